@@ -1,0 +1,1 @@
+from .images import ImageSet as ImageSet
