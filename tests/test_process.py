@@ -47,7 +47,7 @@ def test_vp_coefficients_are_diffusers(schedule, name, scheduler):
     t = torch.arange(1000)
     process = VP(schedule)
     np.testing.assert_allclose(process.alpha(t), bar.sqrt(), rtol=1e-5, atol=1e-7)  # theirs is a float32 product
-    np.testing.assert_allclose(process.sigma(t), (1 - bar).sqrt(), rtol=2e-4)
+    np.testing.assert_allclose(process.sigma(t), (1 - bar).sqrt(), rtol=1e-3)  # 1 - 0.99996 in float32
     np.testing.assert_allclose(process.alpha(t) ** 2 + process.sigma(t) ** 2, 1, rtol=1e-12)
 
 

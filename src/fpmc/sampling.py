@@ -1,0 +1,183 @@
+"""Samples by the probability-flow ODE (Eq. 2), from the same noise for every denoiser (App. C.4)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fpmc.errors import InputError
+from fpmc.process import Denoiser, Process, edm_grid
+
+Slope = Callable[[Tensor, float], Tensor]                  # (z, sigma) -> dz/dsigma
+Solver = Callable[[Slope, Tensor, float, float], Tensor]   # (slope, z, sigma, target) -> z at the target level
+
+
+def euler(slope: Slope, z: Tensor, sigma: float, target: float) -> Tensor:
+    """One Euler step; in σ/α this *is* DDIM (for VP) and the Euler step of flow matching."""
+    return z + (target - sigma) * slope(z, sigma)
+
+
+def heun(slope: Slope, z: Tensor, sigma: float, target: float) -> Tensor:
+    """One step of Heun's second-order method; the slope does not exist at σ = 0, so the last step is Euler."""
+    first = slope(z, sigma)
+    ahead = z + (target - sigma) * first
+    if target == 0:
+        return ahead
+    return z + (target - sigma) * (first + slope(ahead, target)) / 2
+
+
+SOLVERS: dict[str, Solver] = {"heun": heun, "euler": euler, "ddim": euler}
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where the ODE stands after a step."""
+
+    index: int          # 0 … steps−1
+    sigma: float        # the noise level reached
+    z: Tensor           # the state there, float64 (B, C, H, W)
+    denoised: Tensor    # the last denoiser output on the way, float64 (B, C, H, W)
+    nfe: int            # denoiser evaluations so far
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Generated images and what they cost."""
+
+    images: Tensor                  # float32 (B, C, H, W), around [−1, 1], unclipped
+    seeds: tuple[int, ...]          # image i began as the noise of seeds[i]
+    sigmas: tuple[float, ...]       # the noise levels visited, ending in 0
+    nfe: int                        # denoiser evaluations per image
+    seconds: float
+    trajectory: Tensor | None       # float32 (steps+1, B, C, H, W), the state at each of `sigmas`
+
+
+def sample(
+    denoiser: Denoiser,
+    *,
+    seeds: Iterable[int] = range(16),
+    steps: int = 18,
+    sigma_min: float = 0.002,
+    sigma_max: float = 80,
+    rho: float = 7,
+    solver: Literal["heun", "euler", "ddim"] | Solver = "heun",
+    process: Process | None = None,                     # visit the times of this process instead of EDM's levels
+    shape: tuple[int, int, int] | None = None,          # (C, H, W), if the denoiser does not know it
+    batch: int = 64,                                    # images per denoiser call
+    device: str | torch.device | None = None,           # where the denoiser is called
+    trajectory: bool = False,
+    progress: Callable[[int, int], object] | None = None,   # called with (image steps done, image steps in all)
+) -> Samples:
+    """Solve the PF-ODE from pure noise to images (Eq. 2, App. C.4); 18 Heun steps are 35 evaluations.
+
+    A sample belongs to its seed, whatever the batch or device. With `process` the levels are σ(t)/α(t) on its own time
+    grid (`sigma_min`, `sigma_max` and `rho` then have no part in it): `process=VP(), solver="ddim"` is DDIM.
+    """
+    seeds, shape = check_seeds(seeds), _shape_of(denoiser, shape)
+    levels = levels_of(steps, sigma_min=sigma_min, sigma_max=sigma_max, rho=rho, process=process)
+    if batch < 1:
+        raise InputError(f"batch must be at least 1, got {batch}")
+    began, done, nfe, images, states = time.perf_counter(), 0, 0, [], []
+    for chunk in (seeds[i : i + batch] for i in range(0, len(seeds), batch)):
+        z = levels[0] * initial_noise(chunk, shape)
+        path = [z.float()]
+        for step in integrate(denoiser, z, levels, solver=solver, device=device):
+            z, nfe, done = step.z, step.nfe, done + len(chunk)
+            if trajectory:
+                path.append(z.float())
+            if progress is not None:
+                progress(done, steps * len(seeds))
+        images.append(z.float())
+        states.append(torch.stack(path))
+    return Samples(
+        images=torch.cat(images),
+        seeds=seeds,
+        sigmas=levels,
+        nfe=nfe,
+        seconds=time.perf_counter() - began,
+        trajectory=torch.cat(states, dim=1) if trajectory else None,
+    )
+
+
+def integrate(
+    denoiser: Denoiser,
+    z: Tensor,                          # (B, C, H, W), the state at levels[0]
+    levels: Sequence[float],            # decreasing noise levels
+    *,
+    solver: Literal["heun", "euler", "ddim"] | Solver = "heun",
+    device: str | torch.device | None = None,
+) -> Iterator[Step]:
+    """Yield the PF-ODE's state after every step (Eq. 2 with α = 1: dz/dσ = (z − D(z, σ))/σ).
+
+    The state stays in float64 on the CPU, so that rounding does not depend on the device; the denoiser sees float32.
+    """
+    take = SOLVERS.get(solver) if isinstance(solver, str) else solver
+    if take is None:
+        raise InputError(f"no solver {solver!r}; choose one of {', '.join(SOLVERS)}")
+    device = device or getattr(denoiser, "device", None) or "cpu"
+    z = z.detach().to("cpu", torch.float64)
+    nfe, denoised = 0, z
+
+    def slope(z: Tensor, sigma: float) -> Tensor:
+        nonlocal nfe, denoised
+        with torch.no_grad():
+            x0 = denoiser(z.to(device, torch.float32), sigma)
+        if x0.shape != z.shape or not bool(x0.isfinite().all()):
+            what = f"shape {tuple(x0.shape)}" if x0.shape != z.shape else "NaN or infinite values"
+            raise InputError(f"the denoiser answered {what} to z of shape {tuple(z.shape)} at sigma={sigma:g}")
+        nfe, denoised = nfe + 1, x0.to("cpu", torch.float64)
+        return (z - denoised) / sigma
+
+    for index, (sigma, target) in enumerate(pairwise(levels)):
+        z = take(slope, z, sigma, target)
+        yield Step(index, target, z, denoised, nfe)
+
+
+def levels_of(
+    steps: int = 18,
+    *,
+    sigma_min: float = 0.002,
+    sigma_max: float = 80,
+    rho: float = 7,
+    process: Process | None = None,
+) -> tuple[float, ...]:  # steps + 1
+    """The noise levels σ/α a sampler visits, from the noisiest to 0: EDM's grid (App. C.4) or a process' own."""
+    if process is None:
+        grid = edm_grid(steps, sigma_min=sigma_min, sigma_max=sigma_max, rho=rho)
+    else:
+        grid = process.level(process.grid(steps))
+    return (*grid.tolist(), 0.0)
+
+
+def initial_noise(seeds: Sequence[int], shape: tuple[int, int, int]) -> Tensor:  # float64 (B, C, H, W)
+    """Unit noise, one CPU generator per seed, drawn in float32 as EDM does: seed 17 is the same in any batch."""
+    return torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]).double()
+
+
+def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
+    """The seeds as a tuple, refusing none at all, negative or repeated ones."""
+    seeds = tuple(int(seed) for seed in seeds)
+    if not seeds:
+        raise InputError("no seeds given; name at least one, e.g. seeds=range(16)")
+    if min(seeds) < 0 or max(seeds) >= 2**63:
+        raise InputError(f"seeds lie in 0 … 2^63−1, got {min(seeds) if min(seeds) < 0 else max(seeds)}")
+    if len(set(seeds)) != len(seeds):
+        twice = next(seed for i, seed in enumerate(seeds) if seed in seeds[:i])
+        raise InputError(f"seed {twice} is given twice; a seed is one sample")
+    return seeds
+
+
+def _shape_of(denoiser: Denoiser, shape: tuple[int, int, int] | None) -> tuple[int, int, int]:
+    shape = shape or getattr(denoiser, "shape", None)
+    if shape is None or len(shape) != 3 or min(shape) < 1:
+        raise InputError(f"the images' shape is {shape}; give shape=(C, H, W), or a denoiser with .shape")
+    known = getattr(denoiser, "shape", None) or shape
+    if tuple(known) != tuple(shape):
+        raise InputError(f"shape={tuple(shape)} is asked for, but the denoiser makes images of shape {tuple(known)}")
+    return (shape[0], shape[1], shape[2])
