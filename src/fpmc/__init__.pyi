@@ -1,1 +1,15 @@
+from . import presets as presets
+from . import reference as reference
+from .collection import FPMC as FPMC
+from .collection import Collection as Collection
+from .data import load_images as load_images
+from .errors import InputError as InputError
+from .group import Group as Group
 from .images import ImageSet as ImageSet
+from .metrics import compare as compare
+from .networks import load_network as load_network
+from .networks import sensitivity_maps as sensitivity_maps
+from .sampling import sample as sample
+from .sources import Gaussian as Gaussian
+from .sources import Source as Source
+from .sources import Translations as Translations

@@ -1,0 +1,169 @@
+"""The model class: collections of filtered posterior means, and the denoiser they make (Section 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fpmc import engine
+from fpmc.engine import Plan, Settings
+from fpmc.errors import InputError
+from fpmc.group import Group
+from fpmc.images import ImageSet
+from fpmc.precision import Precision, Vectors
+from fpmc.response import Response, SameAsQ
+from fpmc.response import of as response_of
+from fpmc.sources import Gaussian, Source, Translations, as_source
+
+AnySource = ImageSet | Source | Translations | Gaussian
+
+
+class Collection:
+    """(Q, R, V): L estimators μ̂(z, t; q_ℓ, ν_ℓ) and their response weights (Eq. "fpmc_denoiser").
+
+    q, r: tensors (L, C or 1, H, W) or structures; source: one for all estimators, or a sequence with one for each.
+    """
+
+    def __init__(self, q: Precision | Tensor, r: Response | Tensor, source: AnySource | Sequence[AnySource]) -> None:
+        precision = q if isinstance(q, Precision) else Vectors(q)
+        response = SameAsQ(precision) if r is q else r if isinstance(r, Response) else response_of(r, precision)
+        if isinstance(source, Sequence) and not isinstance(source, ImageSet):
+            self.groups = _by_source(precision, response, source)
+        else:
+            self.groups = (Group(precision, response, _as_member(source)),)
+        self._check()
+
+    @classmethod
+    def of(cls, *groups: Group) -> Collection:
+        """A collection of groups with different structures or sources."""
+        self = cls.__new__(cls)
+        self.groups = groups
+        self._check()
+        return self
+
+    def _check(self) -> None:
+        if len({group.shape for group in self.groups}) != 1:
+            shapes = [group.shape for group in self.groups]
+            raise InputError(f"the groups of a collection share one image shape, got {shapes or 'none'}")
+        if bool((self.total <= 0).any()):
+            where = tuple((self.total <= 0).nonzero()[0].tolist())
+            raise InputError(f"no estimator responds at (channel, row, column) {where}: Σ r is 0 there; give r a value")
+
+    def __len__(self) -> int:
+        """The number of estimators L."""
+        return sum(len(group) for group in self.groups)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the images."""
+        return self.groups[0].shape
+
+    @cached_property
+    def total(self) -> Tensor:
+        """Σ_ℓ r_ℓ over all groups, float64 (C, H, W)."""
+        return torch.stack([group.total().expand(self.shape) for group in self.groups]).sum(0)
+
+    @cached_property
+    def merged(self) -> tuple[Group, ...]:
+        """The groups with identical estimators merged."""
+        return tuple(group.merged() for group in self.groups)
+
+    def plan(
+        self, sigma: float, *, batch: int = 1, dtype: torch.dtype = torch.float32, settings: Settings | None = None
+    ) -> Plan:
+        """How this collection is evaluated at one noise level."""
+        plan = engine.make_plan(self.merged, sigma, batch=batch, dtype=dtype, settings=settings)
+        steps = zip(plan.steps, self.groups)
+        return replace(plan, steps=tuple(replace(step, merged=len(group)) for step, group in steps))
+
+    def denoise(self, z: Tensor, sigma: float, settings: Settings | None = None) -> Tensor:
+        """D_FPMC(z, σ) (Eq. "fpmc_denoiser") for one noise level, z (B, C, H, W)."""
+        plan = self.plan(sigma, batch=len(z), dtype=z.dtype, settings=settings)
+        return engine.denoise(self.merged, plan, z, self.total)
+
+
+def _as_member(source: AnySource) -> Source | Translations | Gaussian:
+    return source if isinstance(source, (Translations, Gaussian)) else as_source(source)
+
+
+def _by_source(precision: Precision, response: Response, sources: Sequence[AnySource]) -> tuple[Group, ...]:
+    if len(sources) != len(precision):
+        raise InputError(f"{len(sources)} sources for {len(precision)} estimators; give one, or one for each")
+    q, r = precision.dense(), response.dense()
+    members: dict[int, list[int]] = {}
+    for index, source in enumerate(sources):
+        members.setdefault(id(source), []).append(index)
+    groups = []
+    for indices in members.values():
+        part = Vectors(q[indices])
+        groups.append(Group(part, response_of(r[indices], part), _as_member(sources[indices[0]])))
+    return tuple(groups)
+
+
+@dataclass(frozen=True, eq=False)
+class FPMC:
+    """A denoiser: a collection for each noise level (Section 3). Call it as `d(z, sigma)`.
+
+    `collections` is one collection for all noise levels, a mapping {σ: collection} of which the nearest σ in log scale
+    is taken, or a function that makes the collection for any σ.
+    """
+
+    collections: Collection | Mapping[float, Collection] | Callable[[float], Collection]
+    name: str = "FPMC"
+    settings: Settings = field(default_factory=Settings)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.collections, Mapping):
+            for sigma in self.collections or [math.nan]:
+                _check_sigma(sigma)
+
+    def at(self, sigma: float) -> Collection:
+        """The collection used at noise level σ."""
+        _check_sigma(sigma)
+        if isinstance(self.collections, Collection):
+            return self.collections
+        if isinstance(self.collections, Mapping):
+            return self.collections[min(self.collections, key=lambda s: abs(math.log(s / sigma)))]
+        return self.collections(sigma)
+
+    @cached_property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the images."""
+        return self.at(1.0).shape
+
+    def using(self, **settings) -> FPMC:
+        """The same denoiser with other engine settings, e.g. `d.using(memory=2**31)`."""
+        return replace(self, settings=replace(self.settings, **settings))
+
+    def explain(self, sigma: float, batch: int = 1) -> str:
+        """How the denoiser is evaluated at noise level σ: kernel, reason, predicted work and memory."""
+        return str(self.at(sigma).plan(float(sigma), batch=batch, settings=self.settings))
+
+    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
+        """x0 = D_FPMC(z, σ) (Eq. "fpmc_denoiser"): z (B, C, H, W), sigma one number or (B,)."""
+        if not isinstance(z, Tensor) or z.dim() != 4 or tuple(z.shape[1:]) != self.shape or not z.is_floating_point():
+            got = f"{z.dtype} {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
+            raise InputError(f"z must be a float tensor (B, {', '.join(map(str, self.shape))}), got {got}")
+        if not bool(torch.isfinite(z).all()):
+            raise InputError("z holds NaN or infinite values")
+        levels = torch.as_tensor(sigma, dtype=torch.float64).flatten().tolist()
+        if len(levels) not in (1, len(z)):
+            raise InputError(f"sigma must be one number or ({len(z)},), one for each z, got {len(levels)}")
+        work = z if z.dtype == torch.float64 else z.float()
+        if len(set(levels)) == 1:
+            return self.at(levels[0]).denoise(work, levels[0], self.settings).to(z.dtype)
+        result = torch.empty_like(work)
+        for level in dict.fromkeys(levels):
+            chosen = torch.tensor([other == level for other in levels], device=z.device)
+            result[chosen] = self.at(level).denoise(work[chosen], level, self.settings)
+        return result.to(z.dtype)
+
+
+def _check_sigma(sigma: float) -> None:
+    if not (math.isfinite(sigma) and sigma > 0):
+        raise InputError(f"sigma {sigma} is not a noise level; it must be positive and finite")

@@ -1,0 +1,8 @@
+"""The engine: `plan` decides how a group of estimators is evaluated, the kernels do it."""
+
+from __future__ import annotations
+
+from fpmc.engine.plan import Plan, Settings, Step, make_plan
+from fpmc.engine.run import denoise
+
+__all__ = ["Plan", "Settings", "Step", "denoise", "make_plan"]

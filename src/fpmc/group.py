@@ -1,0 +1,56 @@
+"""A group: estimators that share their structure and their source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fpmc.errors import InputError
+from fpmc.precision import Precision, Squares
+from fpmc.response import Partition, Response
+from fpmc.sources import Gaussian, Source, Translations
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """L estimators (q_ℓ, r_ℓ, ν) of a collection (Section 3)."""
+
+    q: Precision
+    r: Response
+    source: Source | Translations | Gaussian
+
+    def __post_init__(self) -> None:
+        channels, height, width = self.shape
+        if len(self.q) != len(self.r):
+            raise InputError(f"q has {len(self.q)} estimators, r has {len(self.r)}; give one r for each q")
+        if (self.q.height, self.q.width) != (height, width) or self.q.channels not in (1, channels):
+            raise InputError(
+                f"q is made for images of {self.q.channels}×{self.q.height}×{self.q.width}, "
+                f"the source holds {channels}×{height}×{width}; q needs 1 or {channels} channels and the same size"
+            )
+        if tuple(self.total().shape) not in {(1, height, width), (channels, height, width)}:
+            raise InputError(f"r is made for images of {tuple(self.total().shape)}, the source holds {self.shape}")
+        if isinstance(self.source, Translations):
+            centred = isinstance(self.q, Squares) and not self.q.inside and self.q.size == self.source.size
+            if not (centred and isinstance(self.r, Partition) and self.r.is_pixelwise):
+                raise InputError("translations go with centred squares of the same size, each answering for its own pixel")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the images."""
+        return self.source.shape
+
+    def __len__(self) -> int:
+        return len(self.q)
+
+    def total(self) -> Tensor:
+        """Σ_ℓ r_ℓ of this group, float64 (C or 1, H, W)."""
+        return self.r.total()
+
+    def merged(self) -> Group:
+        """Identical estimators as one, their responses added: the same denoiser, fewer posteriors."""
+        if isinstance(self.source, Translations):       # each estimator has a source of its own
+            return self
+        q, representative = self.q.merge()
+        return self if len(q) == len(self.q) else Group(q, self.r.merge(q, representative), self.source)

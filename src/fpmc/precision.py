@@ -1,0 +1,159 @@
+"""Q: the query precisions of a group of estimators (Eq. "mod_ll"), each structure with its dense form.
+
+A structure tells the engine what it may exploit; `dense()` says what it means.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fpmc.errors import InputError
+
+
+class Precision(ABC):
+    """L query precision vectors over images of H×W pixels, shared by the channels or one per channel."""
+
+    height: int
+    width: int
+    channels: int = 1                                   # 1: shared by all channels
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of estimators L."""
+
+    @abstractmethod
+    def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The vectors themselves, (L, C or 1, H, W)."""
+
+    def merge(self) -> tuple[Precision, Tensor]:
+        """Identical vectors once, and for each original estimator the index of its representative (L,)."""
+        return self, torch.arange(len(self))
+
+
+@dataclass(frozen=True, eq=False)
+class Full(Precision):
+    """q = 1: every pixel counts; the precision of the optimal denoiser (Eq. "emp_pmean")."""
+
+    height: int
+    width: int
+
+    def __len__(self) -> int:
+        return 1
+
+    def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.ones(1, 1, self.height, self.width, dtype=dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Squares(Precision):
+    """p(x, y, s): square patches (Eq. "sq_patch_indicator").
+
+    `inside=False`: one per pixel, centred on it, cut at the border (LS, ELS; App. A.2); s is odd.
+    `inside=True`: all that lie inside the image, (H−s+1)(W−s+1) of them, any s (PSPC-Square; App. A.1.1).
+    """
+
+    size: int
+    height: int
+    width: int
+    inside: bool = False
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise InputError(f"patch size {self.size}: a patch has at least one pixel")
+        if self.inside and self.size > min(self.height, self.width):
+            raise InputError(
+                f"patch size {self.size} does not fit images of {self.height}×{self.width}; "
+                f"use at most {min(self.height, self.width)}"
+            )
+        if not self.inside and self.size % 2 == 0:
+            way_out = f"use {self.size - 1} or {self.size + 1}"
+            raise InputError(f"patch size {self.size}: a patch centred on a pixel is odd; {way_out}")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of estimators; ℓ = row · columns + column."""
+        if self.inside:
+            return self.height - self.size + 1, self.width - self.size + 1
+        return self.height, self.width
+
+    def __len__(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    def _band(self, length: int) -> Tensor:             # (positions, length): which pixels each patch covers
+        if self.inside:
+            start = torch.arange(length - self.size + 1)
+            stop = start + self.size
+        else:
+            start = torch.arange(length) - self.size // 2
+            stop = start + 2 * (self.size // 2) + 1
+        at = torch.arange(length)
+        return (at >= start[:, None]) & (at < stop[:, None])
+
+    def bands(self) -> tuple[Tensor, Tensor]:
+        """The rows (Ly, H) and columns (Lx, W) that the patches cover; a patch is the product of one of each."""
+        return self._band(self.height), self._band(self.width)
+
+    def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        rows, columns = (band.to(dtype) for band in self.bands())
+        return torch.einsum("iy,jx->ijyx", rows, columns).reshape(-1, 1, self.height, self.width)
+
+    def merge(self) -> tuple[Precision, Tensor]:
+        if all(bool(band.all()) for band in self.bands()):
+            return Full(self.height, self.width), torch.zeros(len(self), dtype=torch.long)
+        return super().merge()
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors(Precision):
+    """Any non-negative q, (L, C or 1, H, W): binary masks (bool) or soft precisions (float) (Section 4.1)."""
+
+    values: Tensor
+
+    def __post_init__(self) -> None:
+        check_weights(self.values, "q")
+
+    @property
+    def height(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.values.shape[2]
+
+    @property
+    def width(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.values.shape[3]
+
+    @property
+    def channels(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.values.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        return self.values.to(dtype)
+
+    def merge(self) -> tuple[Precision, Tensor]:
+        if self.values.requires_grad or len(self) == 1:
+            return super().merge()
+        seen: dict[bytes, int] = {}
+        rows = self.values.flatten(1).contiguous().cpu()
+        representative = torch.tensor([seen.setdefault(row.numpy().tobytes(), len(seen)) for row in rows])
+        if len(seen) == len(self):
+            return super().merge()
+        first = torch.full((len(seen),), len(self)).scatter_reduce(0, representative, torch.arange(len(self)), "amin")
+        merged = self.values[first.to(self.values.device)]
+        if len(seen) == 1 and bool((merged == 1).all()):
+            return Full(self.height, self.width), representative
+        return Vectors(merged), representative
+
+
+def check_weights(values: Tensor, name: str) -> None:
+    """Refuse what cannot be a set of precision or response vectors (L, C or 1, H, W)."""
+    if not isinstance(values, Tensor) or values.dim() != 4 or min(values.shape) < 1:
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise InputError(f"{name} must be a tensor (L, C or 1, H, W), got {got}")
+    if not bool(torch.isfinite(values.detach()).all()) or bool((values.detach() < 0).any()):
+        low, high = values.detach().min().item(), values.detach().max().item()
+        raise InputError(f"{name} must be finite and non-negative, got values from {low} to {high}; clamp it at 0")

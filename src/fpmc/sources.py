@@ -1,0 +1,172 @@
+"""V: what is averaged. Weighted images, their translations, or a Gaussian."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fpmc.errors import InputError
+from fpmc.images import ImageSet
+
+
+class Chunk(NamedTuple):
+    """A stretch of a source."""
+
+    pixels: Tensor                                      # uint8 (n, C, H, W)
+    log_weights: Tensor | None                          # float64 (n,); None: all equal
+
+
+class Source:
+    """ν: a discrete measure on images (Section 3), uniform over all of them unless weights are given.
+
+    `a | b` is the union of two sources: uniform over the union while both are uniform, else with masses
+    proportional to their sizes. Unions share memory with their parts, and so does a leave-out.
+    """
+
+    def __init__(self, images: ImageSet | Sequence[ImageSet], log_weights: Tensor | None = None) -> None:
+        self.parts = (images,) if isinstance(images, ImageSet) else tuple(images)
+        shapes = {part.shape for part in self.parts}
+        if len(shapes) != 1:
+            raise InputError(f"a source needs images of one shape, got {sorted(shapes) or 'none'}")
+        (self.shape,) = shapes                          # (C, H, W)
+        self.log_weights = None if log_weights is None else _normalise(log_weights, len(self))
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def __repr__(self) -> str:
+        names = " | ".join(part.name for part in self.parts)
+        return f"Source({names}: {len(self)} images, {'uniform' if self.log_weights is None else 'weighted'})"
+
+    @property
+    def ids(self) -> Tensor:
+        """The source id of every image (N,)."""
+        return torch.cat([part.ids for part in self.parts])
+
+    def __or__(self, other: Source | ImageSet) -> Source:
+        other = as_source(other)
+        parts = (*self.parts, *other.parts)
+        if self.log_weights is None and other.log_weights is None:
+            return Source(parts)
+        return Source(parts, torch.cat([s._or_uniform() + torch.tensor(len(s)).double().log() for s in (self, other)]))
+
+    def without(self, ids: Tensor | Sequence[int]) -> Source:
+        """ν(x) = 0 for every image with one of these source ids, its augmented copies too (Section 4.1)."""
+        out = torch.isin(self.ids, torch.as_tensor(ids, dtype=torch.long))
+        if bool(out.all()):
+            raise InputError(f"leaving out {int(out.sum())} images leaves nothing of {self!r}; leave out fewer ids")
+        return self if not bool(out.any()) else Source(self.parts, self._or_uniform().masked_fill(out, -torch.inf))
+
+    def subset(self, index: Tensor) -> Source:
+        """The images of `index` (integers), with their weights: a Monte-Carlo source (App. C.3)."""
+        index = torch.as_tensor(index, dtype=torch.long)
+        parts, start = [], 0
+        for part in self.parts:
+            here = index[(index >= start) & (index < start + len(part))]
+            if len(here):
+                parts.append(part.subset(here - start))
+            start += len(part)
+        if self.log_weights is None:
+            return Source(parts)
+        ends = torch.tensor([len(part) for part in self.parts]).cumsum(0)
+        by_part = torch.bucketize(index, ends, right=True).argsort(stable=True)
+        return Source(parts, self.log_weights[index[by_part]])
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """The images in stretches of at most `size`; stretches without weight are passed over."""
+        start = 0
+        for part in self.parts:
+            for first in range(0, len(part), size):
+                pixels = part.pixels[first : first + size]
+                here = slice(start + first, start + first + len(pixels))
+                weights = None if self.log_weights is None else self.log_weights[here]
+                if weights is None or bool((weights > -torch.inf).any()):
+                    yield Chunk(pixels, weights)
+            start += len(part)
+
+    def _or_uniform(self) -> Tensor:
+        if self.log_weights is not None:
+            return self.log_weights
+        return torch.full((len(self),), 1.0 / len(self), dtype=torch.float64).log()
+
+
+def as_source(images: Source | ImageSet | Tensor) -> Source:
+    """A source from whatever holds images."""
+    if isinstance(images, Source):
+        return images
+    if isinstance(images, (ImageSet, Tensor)):
+        return Source(images if isinstance(images, ImageSet) else ImageSet(images))
+    raise InputError(f"a source is made of an ImageSet or another Source, got {type(images).__name__}")
+
+
+def scale(pixels: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes to [−1, 1]: u − 127.5 is exact, so the quotient is the nearest float."""
+    return (pixels.to(dtype) - 127.5) / 127.5
+
+
+def _normalise(log_weights: Tensor, count: int) -> Tensor:
+    log_weights = torch.as_tensor(log_weights).double().cpu()
+    if log_weights.shape != (count,):
+        raise InputError(f"log_weights must be ({count},), one for each image, got {tuple(log_weights.shape)}")
+    if bool(torch.isnan(log_weights).any()) or bool((log_weights == torch.inf).any()):
+        raise InputError("log_weights must not be NaN or +inf; −inf means weight 0")
+    total = torch.logsumexp(log_weights, 0)
+    if not bool(torch.isfinite(total)):
+        raise InputError("all weights of the source are 0; give at least one image a weight")
+    return log_weights - total
+
+
+@dataclass(frozen=True, eq=False)
+class Translations:
+    """(p_T(x,y,s)(D) | x, y): for each pixel, the images moved so that another patch comes under it (App. A.2.2).
+
+    With k = ⌊s/2⌋, a row y with k ≤ y ≤ H−k−1 may take its patch from every such row, any other row only from
+    itself; columns likewise. So patches in the centre go everywhere, on an edge along it, in a corner nowhere.
+    """
+
+    base: Source
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.base.shape
+
+    def _offsets(self, at: int, length: int) -> range:
+        k = self.size // 2
+        return range(k - at, length - k - at) if k <= at <= length - k - 1 else range(1)
+
+    def at(self, estimator: int) -> Source:
+        """The source of one estimator, written out; positive offsets fetch from below and from the right."""
+        _, height, width = self.shape
+        y, x = divmod(estimator, width)
+        moved, weights = [], []
+        for dy in self._offsets(y, height):
+            for dx in self._offsets(x, width):
+                for part in self.base.parts:
+                    rolled = F.pad(part.pixels, (width, width, height, height))
+                    window = rolled[..., height + dy : 2 * height + dy, width + dx : 2 * width + dx]
+                    moved.append(ImageSet(window.contiguous(), ids=part.ids))
+                weights.append(self.base._or_uniform())
+        return Source(moved, torch.cat(weights))
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """N(μ, Σ) with Σ = U diag(λ) Uᵀ: the source that makes the Wiener filter a member of the class (App. A.3)."""
+
+    mean: Tensor                                        # float64 (C, H, W)
+    eigenvalues: Tensor                                 # float64 (d,), non-negative
+    eigenvectors: Tensor                                # (d, d), columns
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return tuple(self.mean.shape)  # pyright: ignore[reportReturnType]
+
+    def covariance(self) -> Tensor:
+        """Σ, (d, d)."""
+        return (self.eigenvectors * self.eigenvalues) @ self.eigenvectors.T

@@ -1,0 +1,69 @@
+"""The Wiener filter: data as a Gaussian, the filter's matrix, and Lukoianov's masks made from it (App. A.3)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fpmc.errors import InputError
+from fpmc.sources import Gaussian, Source
+
+CHUNK = 2048                                            # images per step of the covariance
+
+
+def fit_gaussian(source: Source) -> Gaussian:
+    """N(μ, Σ) with the mean and covariance of the source (App. A.3), in float64; Σ of one image is 0.
+
+    Sums are taken of bytes less 128, whose products are whole numbers, so no digit is lost before the centring.
+    """
+    dimension = source.shape[0] * source.shape[1] * source.shape[2]
+    second = torch.zeros(dimension, dimension, dtype=torch.float64)
+    first = torch.zeros(dimension, dtype=torch.float64)
+    for pixels, log_weights in source.chunks(CHUNK):
+        x = pixels.flatten(1).double() - 128.0
+        weighted = x / len(source) if log_weights is None else x * log_weights.exp()[:, None]
+        first += weighted.sum(0)
+        second.addmm_(weighted.T, x)
+    second.addr_(first, first, alpha=-1.0).div_(127.5**2)
+    eigenvalues, eigenvectors = torch.linalg.eigh(second)
+    mean = ((first + 0.5) / 127.5).view(source.shape)
+    return Gaussian(mean, eigenvalues.clamp_(min=0.0), eigenvectors)
+
+
+def gains(gaussian: Gaussian, sigma: float) -> Tensor:
+    """λ / (λ + σ²), (d,)."""
+    return gaussian.eigenvalues / (gaussian.eigenvalues + sigma**2)
+
+
+def wiener_matrix(gaussian: Gaussian, sigma: float) -> Tensor:
+    """W_t = U diag(λ / (λ + σ²)) Uᵀ at α = 1 (App. A.3), float64 (d, d)."""
+    return (gaussian.eigenvectors * gains(gaussian, sigma)) @ gaussian.eigenvectors.T
+
+
+def lukoianov_masks(
+    gaussian: Gaussian, sigma: float, tau: float, rule: Literal["paper", "official"] = "paper"
+) -> Tensor:
+    """The binary rows 1(Ŵ_t(ℓ) > τ) (App. A.3), bool (d, C, H, W).
+
+    `paper`: each row divided by its maximum, kept where above τ. `official`: absolute values divided by the diagonal,
+    then by the maximum of all; columns, kept where at least τ. A dimension is always in its own mask, and one
+    without variance (a dead border pixel) is alone in it and in nobody else's.
+    """
+    if rule not in ("paper", "official"):
+        raise InputError(f"rule {rule!r} is unknown; use 'paper' or 'official'")
+    if not 0 <= tau < 1:
+        raise InputError(f"tau {tau} is not in [0, 1)")
+    filter_ = wiener_matrix(gaussian, sigma)
+    diagonal = filter_.diagonal()
+    alive = diagonal > diagonal.max() * 1e-12
+    if rule == "paper":
+        top = filter_.amax(1, keepdim=True)
+        masks = filter_ > tau * top
+    else:
+        ratio = filter_.abs() / diagonal.where(alive, torch.inf)
+        masks = (ratio >= tau * ratio.max()).T
+    masks = masks & alive & alive[:, None]
+    masks.fill_diagonal_(True)
+    return masks.view(-1, *gaussian.shape)
