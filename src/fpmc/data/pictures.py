@@ -1,0 +1,125 @@
+"""Image files, wherever they lie: decoded one by one, then stacked."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from fpmc.errors import InputError
+from fpmc.images import ImageSet
+
+from .store import gather
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # no decoder that starts a program or is seldom looked after
+MAX_PIXELS = 2**24  # 4096 × 4096
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Image files in name order, not yet decoded and perhaps of different sizes."""
+
+    names: Sequence[str]
+    files: Callable[[], Iterator[bytes]]    # their contents, in the order of the names
+    labels: Sequence[int] | None
+    stamp: str                              # changes when the files do
+    name: str
+    first_id: int = 0
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def decoded(self) -> Iterator[np.ndarray]:
+        """One uint8 (C, H, W) after another."""
+        files = tqdm(self.files(), total=len(self), desc=f"decoding {self.name}", unit="", delay=1, disable=None)
+        for data, name in zip(files, self.names):
+            yield decode(data, name)
+
+    def stack(self) -> ImageSet:
+        """All of them as one set; large ones are decoded once and then memory-mapped."""
+        images = self.decoded()
+        first = next(images)
+        same = (self._same(first, image, name) for image, name in zip(images, self.names[1:]))
+        pixels = gather((len(self), *first.shape), chain([first], same), self.stamp)
+        ids = np.arange(self.first_id, self.first_id + len(self))
+        return ImageSet(pixels, self.labels, ids, self.name)
+
+    def _same(self, first: np.ndarray, image: np.ndarray, name: str) -> np.ndarray:
+        if image.shape != first.shape:
+            raise InputError(
+                f"images differ in shape: {self.names[0]!r} is {_size(first)}, {name!r} is {_size(image)}; "
+                "make them alike with `fpmc data pack --crop square --resize SIZE`"
+            )
+        return image
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file of this name is taken for an image: hidden files and macOS's shadow folders are not."""
+    path = PurePath(name)
+    return path.suffix.lower() in SUFFIXES and not any(part.startswith((".", "__MACOSX")) for part in path.parts)
+
+
+def decode(data: bytes, name: str) -> np.ndarray:
+    """One 8-bit grey or RGB image as uint8 (C, H, W); any other mode is refused, never converted in silence."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is tighter
+            picture = Image.open(io.BytesIO(data), formats=FORMATS)
+        if picture.width * picture.height > MAX_PIXELS:
+            raise InputError(f"{name!r} declares {picture.height}×{picture.width} pixels; more than {MAX_PIXELS:,}")
+        _check_mode(picture, data, name)
+        return np.ascontiguousarray(np.atleast_3d(np.asarray(picture)).transpose(2, 0, 1))
+    except InputError:
+        raise
+    except Exception as error:  # Pillow's decoders fail in many ways on damaged files
+        raise InputError(f"{name!r} cannot be decoded as PNG, JPEG, BMP or WebP ({error}); is it whole?") from error
+
+
+def _check_mode(picture: Image.Image, data: bytes, name: str) -> None:
+    deep = picture.format == "PNG" and data[24] > 8  # Pillow would drop the low byte of 16-bit colour
+    if deep or picture.mode not in ("L", "RGB") or "transparency" in picture.info:
+        kind = {"P": "palette", "1": "1-bit", "RGBA": "alpha", "LA": "alpha", "PA": "alpha", "CMYK": "CMYK"}
+        what = "16-bit" if deep else kind.get(picture.mode, f"{picture.mode} with transparency")
+        raise InputError(
+            f"{name!r} is a {what} image (mode {picture.mode}); only 8-bit grey and RGB are read: "
+            "convert it first, e.g. with PIL.Image.open(...).convert('RGB')"
+        )
+
+
+def match_labels(text: bytes, names: Sequence[str]) -> list[int] | None:
+    """The labels of `dataset.json` (EDM) in the order of the names: {"labels": [[name, class], ...]}, or null."""
+    try:
+        pairs: Any = json.loads(text)["labels"]
+        if pairs is None:
+            return None
+        classes = dict(pairs)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(
+            f"dataset.json is not {{\"labels\": [[name, class], ...]}} or {{\"labels\": null}} "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    strange = next((label for label in classes.values() if type(label) is not int or label < 0), None)
+    if strange is not None:
+        raise InputError(f"dataset.json gives a label {str(strange)[:40]!r}; labels are whole numbers from 0")
+    missing, unknown = set(names) - classes.keys(), classes.keys() - set(names)
+    if missing or unknown:
+        example = min(missing or unknown)
+        raise InputError(
+            f"dataset.json does not match the images: {len(missing)} images without a label, "
+            f"{len(unknown)} labels without an image, e.g. {example!r}"
+        )
+    return [classes[name] for name in names]
+
+
+def _size(image: np.ndarray) -> str:
+    return "×".join(map(str, image.shape))
