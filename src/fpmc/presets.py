@@ -17,7 +17,7 @@ from fpmc.precision import Full, Precision, Squares, Vectors
 from fpmc.response import SameAsQ, one_hot, pixel
 from fpmc.schedules import Schedule, resolve
 from fpmc.sources import Gaussian, Source, Translations, as_source
-from fpmc.wiener import fit_gaussian, lukoianov_masks, wiener_matrix
+from fpmc.wiener import fit_gaussian, lukoianov_masks, varies, wiener_matrix
 
 Images = ImageSet | Source
 Maps = Tensor | Mapping[float, Tensor]
@@ -134,8 +134,7 @@ def wiener_maps(gaussian: Gaussian, sigma: float) -> Tensor:
     channels, height, width = gaussian.shape
     filter_ = wiener_matrix(gaussian, sigma).view(channels, height, width, channels, height, width)
     maps = filter_.diagonal(dim1=0, dim2=3).abs().sum(-1)
-    share = maps.sum((2, 3))
-    dead = share <= share.max() * 1e-12                 # a pixel that never varies sees only itself
+    dead = ~varies(gaussian).any(0)                     # a pixel that never varies sees only itself
     own = torch.eye(height * width, dtype=maps.dtype).view(height, width, height, width)
     return torch.where(dead[..., None, None], own, maps)
 

@@ -42,27 +42,35 @@ def wiener_matrix(gaussian: Gaussian, sigma: float) -> Tensor:
     return (gaussian.eigenvectors * gains(gaussian, sigma)) @ gaussian.eigenvectors.T
 
 
+def varies(gaussian: Gaussian) -> Tensor:
+    """Which dimensions have variance, bool (C, H, W).
+
+    Asked of Σ and not of W: at small σ, W magnifies the rounding of a dead pixel's variance beyond any threshold.
+    """
+    variance = gaussian.eigenvectors.square() @ gaussian.eigenvalues
+    return (variance > 1e-10 * variance.max()).view(gaussian.shape)
+
+
 def lukoianov_masks(
     gaussian: Gaussian, sigma: float, tau: float, rule: Literal["paper", "official"] = "paper"
 ) -> Tensor:
     """The binary rows 1(Ŵ_t(ℓ) > τ) (App. A.3), bool (d, C, H, W).
 
-    `paper`: each row divided by its maximum, kept where above τ. `official`: absolute values divided by the diagonal,
-    then by the maximum of all; columns, kept where at least τ. A dimension is always in its own mask, and one
-    without variance (a dead border pixel) is alone in it and in nobody else's.
+    `paper`: each row divided by its maximum, kept where above τ. `official`: absolute values, each row divided by its
+    diagonal, then all by their maximum; columns, kept where at least τ. A dimension is always in its own mask, and
+    one without variance (a dead border pixel) is alone in it and in nobody else's.
     """
     if rule not in ("paper", "official"):
         raise InputError(f"rule {rule!r} is unknown; use 'paper' or 'official'")
     if not 0 <= tau < 1:
         raise InputError(f"tau {tau} is not in [0, 1)")
     filter_ = wiener_matrix(gaussian, sigma)
-    diagonal = filter_.diagonal()
-    alive = diagonal > diagonal.max() * 1e-12
+    alive = varies(gaussian).flatten()
     if rule == "paper":
         top = filter_.amax(1, keepdim=True)
         masks = filter_ > tau * top
     else:
-        ratio = filter_.abs() / diagonal.where(alive, torch.inf)
+        ratio = filter_.abs() / filter_.diagonal().where(alive, torch.inf)[:, None]
         masks = (ratio >= tau * ratio.max()).T
     masks = masks & alive & alive[:, None]
     masks.fill_diagonal_(True)
