@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fpmc import engine
-from fpmc.engine import Plan, Settings
+from fpmc.engine import Plan, Settings, Task
 from fpmc.errors import InputError
 from fpmc.group import Group
 from fpmc.images import ImageSet
@@ -73,17 +73,16 @@ class Collection:
         """The groups with identical estimators merged."""
         return tuple(group.merged() for group in self.groups)
 
-    def plan(
-        self, sigma: float, *, batch: int = 1, dtype: torch.dtype = torch.float32, settings: Settings | None = None
-    ) -> Plan:
-        """How this collection is evaluated at one noise level."""
-        plan = engine.make_plan(self.merged, sigma, batch=batch, dtype=dtype, settings=settings)
+    def plan(self, task: Task, settings: Settings | None = None) -> Plan:
+        """How this collection is evaluated."""
+        plan = engine.make_plan(self.merged, task, settings)
         steps = zip(plan.steps, self.groups)
         return replace(plan, steps=tuple(replace(step, merged=len(group)) for step, group in steps))
 
     def denoise(self, z: Tensor, sigma: float, settings: Settings | None = None) -> Tensor:
         """D_FPMC(z, σ) (Eq. "fpmc_denoiser") for one noise level, z (B, C, H, W)."""
-        plan = self.plan(sigma, batch=len(z), dtype=z.dtype, settings=settings)
+        gradients = torch.is_grad_enabled() and (z.requires_grad or any(group.requires_grad for group in self.groups))
+        plan = self.plan(Task(sigma, len(z), z.dtype, z.device.type, gradients), settings)
         return engine.denoise(self.merged, plan, z, self.total)
 
 
@@ -142,7 +141,7 @@ class FPMC:
 
     def explain(self, sigma: float, batch: int = 1) -> str:
         """How the denoiser is evaluated at noise level σ: kernel, reason, predicted work and memory."""
-        return str(self.at(sigma).plan(float(sigma), batch=batch, settings=self.settings))
+        return str(self.at(sigma).plan(Task(float(sigma), batch), self.settings))
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
         """x0 = D_FPMC(z, σ) (Eq. "fpmc_denoiser"): z (B, C, H, W), sigma one number or (B,)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fpmc.errors import InputError
@@ -43,6 +44,11 @@ class Group:
 
     def __len__(self) -> int:
         return len(self.q)
+
+    @property
+    def requires_grad(self) -> bool:
+        """q or r is being learned."""
+        return any(getattr(part, "values", torch.empty(0)).requires_grad for part in (self.q, self.r))
 
     def total(self) -> Tensor:
         """Σ_ℓ r_ℓ of this group, float64 (C or 1, H, W)."""

@@ -29,6 +29,10 @@ class Precision(ABC):
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The vectors themselves, (L, C or 1, H, W)."""
 
+    def entries(self) -> int:
+        """How many entries of the dense form are not 0."""
+        return int(self.dense().count_nonzero())
+
     def merge(self) -> tuple[Precision, Tensor]:
         """Identical vectors once, and for each original estimator the index of its representative (L,)."""
         return self, torch.arange(len(self))

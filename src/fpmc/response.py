@@ -27,6 +27,10 @@ class Response(ABC):
     def total(self) -> Tensor:
         """Σ_ℓ r_ℓ in float64, (C or 1, H, W)."""
 
+    def entries(self) -> int:
+        """How many entries of the dense form are not 0."""
+        return int(self.dense().count_nonzero())
+
     @abstractmethod
     def merge(self, precision: Precision, representative: Tensor) -> Response:
         """The response of the merged estimators: identical estimators add their responses."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fpmc.engine.plan import Plan, Settings, Step, make_plan
+from fpmc.engine.plan import Plan, Settings, Step, Task, make_plan
 from fpmc.engine.run import denoise
 
-__all__ = ["Plan", "Settings", "Step", "denoise", "make_plan"]
+__all__ = ["Plan", "Settings", "Step", "Task", "denoise", "make_plan"]

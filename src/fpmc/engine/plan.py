@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -15,25 +17,39 @@ from fpmc.precision import Full, Squares
 from fpmc.response import Partition, SameAsQ
 from fpmc.sources import Gaussian, Translations
 
-Kernel = Literal["affine", "full", "boxes", "matrix", "shifts"]
+Kernel = Literal["affine", "full", "boxes", "rows", "matrix", "shifts"]
 Respond = Literal["owned", "means", "mixed"]
+Backend = Literal["numba", "torch"]
 
 EXPANSION_ERROR = 1e-4                                  # nats the expanded form of ‖z − x‖² may be off by
 FEW = 8                                                 # estimators whose whole means are kept
+DENSE = 0.3                                             # share of entries from which a matrix product beats sparse rows
 
 
 @dataclass(frozen=True)
 class Settings:
     """What a user may ask of the engine."""
 
+    backend: Literal["auto", "numba", "torch"] = "auto"
+    threads: int | None = None                          # None: as many as torch uses
     memory: int = 1 << 30                               # bytes for working arrays, beyond images and results
-    chunk: int | None = None                            # images at a time; None: what fits in `memory`
+    chunk: int | None = None                            # images at a time in torch; None: what fits in `memory`
+    exact: bool = False                                 # keep every image, however small its posterior
+    tolerance: float = 1e-7                             # share of each posterior that may be passed over otherwise
 
     def __post_init__(self) -> None:
+        if self.backend not in ("auto", "numba", "torch"):
+            raise InputError(f"backend {self.backend!r} is unknown; use 'auto', 'numba' or 'torch'")
+        if self.backend == "numba" and not has_numba():
+            raise InputError("backend 'numba' needs the numba package; install it, or use 'auto' or 'torch'")
+        if self.threads is not None and self.threads < 1:
+            raise InputError(f"threads {self.threads}: at least one is needed")
         if self.memory < 1 << 20:
             raise InputError(f"memory {self.memory} bytes is too little to work in; give at least 1 MiB (1048576)")
         if self.chunk is not None and self.chunk < 1:
             raise InputError(f"chunk {self.chunk}: at least one image at a time")
+        if not 0 < self.tolerance < 1:
+            raise InputError(f"tolerance {self.tolerance} is not in (0, 1); exact=True keeps everything")
 
 
 @dataclass(frozen=True)
@@ -42,22 +58,28 @@ class Step:
 
     kernel: Kernel
     respond: Respond
+    backend: Backend
     estimators: int                                     # after merging
-    merged: int                                         # before
     images: int
-    chunk: int                                          # images at a time
-    expanded: bool                                      # ‖z‖² − 2z·x + ‖x‖² is good enough here
     work: float                                         # multiply-adds per noisy image
     memory: int                                         # bytes of working arrays
     why: str
     others: tuple[tuple[str, float], ...] = ()          # what else would be exact, and its work
+    merged: int = 0                                     # estimators before merging
+    chunk: int = 0                                      # torch: images at a time
+    expanded: bool = False                              # torch: ‖z‖² − 2z·x + ‖x‖² is good enough here
+    threads: int = 1
+    cut: float = math.inf                               # nats below the largest logit from which images are passed over
 
     def __str__(self) -> str:
         count = f"{self.estimators} estimators"
         if self.merged > self.estimators:
             count += f" (merged from {self.merged})"
-        text = f"{self.kernel}, {self.respond}: {count}, {self.images} images, {self.chunk} at a time; {self.why}\n"
-        text += f"    {self.work / 1e9:.3g} G multiply-adds per noisy image, {self.memory / 2**20:.0f} MiB"
+        amount = f"{self.chunk} at a time" if self.backend == "torch" else f"{self.threads} threads"
+        text = f"{self.kernel}, {self.respond}, {self.backend}: {count}, {self.images} images, {amount}\n    {self.why}"
+        if math.isfinite(self.cut):
+            text += f"; images {self.cut:.1f} nats below the largest are passed over"
+        text += f"\n    {self.work / 1e9:.3g} G multiply-adds per noisy image, {self.memory / 2**20:.0f} MiB"
         for name, work in self.others:
             text += f"\n    instead of {name}: {work / 1e9:.3g} G"
         return text
@@ -76,20 +98,30 @@ class Plan:
         return "\n".join(lines + [f"  group {i}: {step}" for i, step in enumerate(self.steps)])
 
 
-def make_plan(
-    groups: Sequence[Group],
-    sigma: float,
-    *,
-    batch: int = 1,
-    dtype: torch.dtype = torch.float32,
-    settings: Settings | None = None,
-) -> Plan:
+@dataclass(frozen=True)
+class Task:
+    """What is asked: noise level, batch, number format, device, and whether gradients are wanted."""
+
+    sigma: float
+    batch: int = 1
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    gradients: bool = False
+
+
+def make_plan(groups: Sequence[Group], task: Task, settings: Settings | None = None) -> Plan:
     """The cheapest exact way for each group; groups are expected to be merged."""
     settings = settings or Settings()
-    return Plan(sigma, batch, tuple(_step(group, sigma, batch, dtype, settings) for group in groups))
+    return Plan(task.sigma, task.batch, tuple(_step(group, task, settings) for group in groups))
 
 
-def _step(group: Group, sigma: float, batch: int, dtype: torch.dtype, settings: Settings) -> Step:
+@cache
+def has_numba() -> bool:
+    """Numba is installed, so that the fused CPU kernels can run."""
+    return find_spec("numba") is not None
+
+
+def _step(group: Group, task: Task, settings: Settings) -> Step:
     channels, height, width = group.shape
     pixels = height * width
     dimension = channels * pixels
@@ -98,57 +130,76 @@ def _step(group: Group, sigma: float, batch: int, dtype: torch.dtype, settings: 
     passes = 2 if respond == "mixed" else 1
 
     if isinstance(group.source, Gaussian):
-        work = 2.0 * dimension**2 if isinstance(group.q, Full) else float(dimension**2)
-        return Step(
-            "affine", respond, length, length, 0, 0, False, work, 8 * dimension**2,
-            "a Gaussian source makes every estimator affine in z",
-        )
+        work = 2.0 * dimension**2 if isinstance(group.q, Full) else float(length) * dimension**2
+        why = "a Gaussian source makes every estimator affine in z"
+        return Step("affine", respond, "torch", length, 0, work, 8 * dimension**2, why)
 
     images = len(group.source.base) if isinstance(group.source, Translations) else len(group.source)
-    expanded = False
-    others: tuple[tuple[str, float], ...] = ()
     difference = float(dimension * images)
+    others: tuple[tuple[str, float], ...] = ()
+    fused = _fused(task, settings)
     if isinstance(group.source, Translations):
         kernel: Kernel = "shifts"
-        k = group.source.size // 2
-        inner = max(height - 2 * k, 1) * max(width - 2 * k, 1)
+        inner = max(height - group.source.size + 1, 1) * max(width - group.source.size + 1, 1)
         work = images * float(inner) ** 2 * (channels + 4)
         row = 4 * dimension
         why = "a fixed displacement turns patch distances into box sums"
         others = (("every translated image on its own", images * float(inner) ** 2 * channels * group.source.size**2),)
     elif isinstance(group.q, Full):
-        kernel = "full"
-        expanded = _expanded_is_safe(dimension, sigma, dtype)
-        work = 2 * difference
-        row = dimension + 2 if expanded else 2 * dimension
-        why = "all pixels count; " + ("one matrix product" if expanded else "direct differences, since σ is small")
+        kernel, work, row, why = "full", 2 * difference, 2 * dimension, "all pixels count"
     elif isinstance(group.q, Squares):
         kernel = "boxes"
+        fused = fused and (respond != "mixed" or _answers_in_boxes(group))
         work = passes * (difference + pixels * images * (4 + (2 if respond == "mixed" else 0)))
         row = 2 * dimension + 3 * pixels
         why = "square patches are box sums of the squared differences, whatever their size"
         others = (("dense rows", passes * float(length) * pixels * images),)
     else:
-        kernel = "matrix"
         span = group.q.channels * pixels
-        work = passes * float(length) * span * images + difference
+        dense = passes * float(length) * span * images + (float(length) * dimension * images if passes == 2 else 0)
+        entries = group.q.entries() * passes + (group.r.entries() if respond == "mixed" else 0)
+        sparse = entries * images
+        fused = fused and (sparse < DENSE * dense or respond == "means")
+        kernel, work, other = ("rows", sparse, dense) if fused else ("matrix", dense, sparse)
         row = 2 * dimension + 2 * length
-        shared = group.q.channels == 1
-        why = "q shared by the channels: squared differences summed over them first" if shared else "q per channel"
-        if shared and channels > 1:
-            others = (("one row per channel", passes * float(length) * dimension * images),)
+        why = f"{group.q.entries() / length:.1f} of {span} entries per row"
+        why += ", shared by the channels" if group.q.channels == 1 and channels > 1 else ""
+        others = (("a matrix product" if fused else "sparse rows", other),)
+        work += difference
     if respond == "mixed":
-        why += "; two passes, since responses mix normalised posteriors" + (
-            " (box sums again)" if isinstance(group.r, SameAsQ) and kernel == "boxes" else ""
-        )
-    bytes_per_image = batch * row * torch.finfo(dtype).bits // 8 + dimension * 8
+        why += "; two passes, since responses mix normalised posteriors"
+
+    if fused:
+        threads = settings.threads or torch.get_num_threads()
+        slots = {"owned": dimension, "means": length * dimension, "mixed": dimension}[respond]
+        layout = dimension * images if dimension * images <= 1 << 30 else 1 << 28
+        memory = threads * (4 * task.batch * (2 * length + slots) + 4 * 16 * (2 * dimension + length)) + layout
+        cut = math.inf if settings.exact else math.log(images * passes / settings.tolerance)
+        return Step(kernel, respond, "numba", length, images, work, memory, why, others, threads=threads, cut=cut)
+
+    expanded = kernel == "full" and _expanded_is_safe(dimension, task)
+    if kernel == "full":
+        why += "; one matrix product" if expanded else "; direct differences, since σ is small"
+    bytes_per_image = (task.batch * row + 2 * dimension) * torch.finfo(task.dtype).bits // 8
     chunk = settings.chunk or max(1, min(images, settings.memory // bytes_per_image))
     return Step(
-        kernel, respond, length, length, images, chunk, expanded, work, chunk * bytes_per_image, why, others
+        kernel, respond, "torch", length, images, work, chunk * bytes_per_image, why, others,
+        chunk=chunk, expanded=expanded,
     )
 
 
-def _expanded_is_safe(dimension: int, sigma: float, dtype: torch.dtype) -> bool:
+def _fused(task: Task, settings: Settings) -> bool:
+    """The fused kernels are for float32 on the CPU, without gradients."""
+    able = task.device == "cpu" and task.dtype == torch.float32 and not task.gradients
+    return able and settings.backend != "torch" and has_numba()
+
+
+def _answers_in_boxes(group: Group) -> bool:
+    return isinstance(group.r, SameAsQ) and group.r.precision is group.q and group.r.count is None
+
+
+def _expanded_is_safe(dimension: int, task: Task) -> bool:
     """Rounding of ‖z‖² + ‖x‖² in the logit stays below `EXPANSION_ERROR` nats, for z within a few σ of [−1, 1]."""
-    norm = dimension * (2.0 + 2.0 * sigma**2)           # a bound on the mean of ‖z‖² + ‖x‖²
-    return torch.finfo(dtype).eps * norm * math.sqrt(math.log2(dimension + 1)) / (2 * sigma**2) < EXPANSION_ERROR
+    norm = dimension * (2.0 + 2.0 * task.sigma**2)      # a bound on the mean of ‖z‖² + ‖x‖²
+    rounding = torch.finfo(task.dtype).eps * norm * math.sqrt(math.log2(dimension + 1))
+    return rounding / (2 * task.sigma**2) < EXPANSION_ERROR

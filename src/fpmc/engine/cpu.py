@@ -1,0 +1,203 @@
+"""Drive the fused CPU kernels: lay images out in lanes, share blocks among threads, merge their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fpmc.engine import lanes
+from fpmc.engine.plan import Step
+from fpmc.engine.vector import LANES
+from fpmc.group import Group
+from fpmc.images import ImageSet
+from fpmc.precision import Squares
+from fpmc.response import Partition
+from fpmc.sources import Source, Translations
+
+KEEP = 1 << 30                                          # bytes of images up to which their lane layout is kept
+STRETCH = 1 << 28                                       # bytes of images laid out at a time beyond that
+UNIT = 127.5                                            # bytes per unit of the images
+
+
+class Stretch(NamedTuple):
+    """Images in lanes, and their weights."""
+
+    blocks: np.ndarray                                  # uint8 (blocks, d·LANES)
+    log_weights: np.ndarray                             # float32 (blocks·LANES,)
+
+
+class Sparse(NamedTuple):
+    """Sparse rows; no values: all 1."""
+
+    ends: np.ndarray                                    # int64 (rows + 1,)
+    places: np.ndarray                                  # int64 (entries,)
+    values: np.ndarray                                  # float32 (entries,) or (0,)
+
+
+_blocks: WeakKeyDictionary[ImageSet, np.ndarray] = WeakKeyDictionary()
+_rows: WeakKeyDictionary[Group, tuple[Sparse, Sparse]] = WeakKeyDictionary()
+
+
+def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
+    """Σ_ℓ r_ℓ ⊙ μ̂_ℓ of one group (Eq. "fpmc_denoiser"): (B, C, H, W)."""
+    scaled = (z.detach().double() * UNIT).float().flatten(1).numpy()
+    common = (scaled, np.float32(0.5 / (sigma * UNIT) ** 2), np.float32(step.cut))
+    if isinstance(group.source, Translations):
+        return _shifts(group.source, step, common, z)
+    assert isinstance(group.source, Source)
+    source = group.source
+    slot_ends, slots = _slots(group, step)
+    arguments = _arguments(group, step)
+    stretches = list(_stretches(source)) if _kept(source) else None
+    sums = [_sums(len(z), len(group), len(slots)) for _ in range(step.threads)]
+    alive = []
+    kernel = {"full": lanes.full_posterior, "boxes": lanes.boxes_posterior, "rows": lanes.rows_posterior}[step.kernel]
+    for stretch in stretches or _stretches(source):
+        seen = np.zeros((len(z), len(stretch.blocks)), np.uint8)
+        alive.append(seen)
+        extra = () if step.kernel == "full" else (seen, *arguments)
+        _share(lambda s, a, b, st=stretch, e=extra: kernel(*st, a, b, *common, slot_ends, slots, *s, *e), sums, stretch)
+    top, mass, moment = _merge(sums, slot_ends)
+    if step.respond == "mixed":
+        return _mixed(group, step, common, arguments, stretches or _stretches(source), alive, top + np.log(mass), z)
+    means = torch.from_numpy(moment / np.repeat(mass, np.diff(slot_ends), axis=1) / UNIT).to(z.dtype)
+    if step.respond == "owned":
+        result = torch.empty_like(z).flatten(1)
+        result[:, torch.from_numpy(slots)] = means
+        return result.view_as(z)
+    return (group.r.dense(z.dtype) * means.view(len(z), len(group), *group.shape)).sum(1)
+
+
+def _mixed(group: Group, step: Step, common, arguments, stretches, alive, evidence: np.ndarray, z: Tensor) -> Tensor:
+    """The second pass: normalised posteriors, mixed by their responses."""
+    results = [np.zeros((len(z), z[0].numel()), np.float32) for _ in range(step.threads)]
+    evidence = evidence.astype(np.float32)
+    if step.kernel == "boxes":
+        kernel, extra = lanes.boxes_respond, arguments
+    else:
+        kernel, extra = lanes.rows_respond, (*arguments, *_sparse_rows(group)[1])
+    for stretch, seen in zip(stretches, alive):
+        _share(lambda r, a, b, st=stretch, s=seen: kernel(*st, a, b, *common, evidence, s, r, *extra), results, stretch)
+    return torch.from_numpy(np.sum(results, axis=0, dtype=np.float64) / UNIT).to(z.dtype).view_as(z)
+
+
+def _shifts(source: Translations, step: Step, common, z: Tensor) -> Tensor:
+    channels, height, width = source.shape
+    pixels = height * width
+    sums = [_sums(len(z), pixels, channels * pixels) for _ in range(step.threads)]
+    shape = (channels, height, width, source.size)
+    for stretch in _stretches(source.base):
+        _share(lambda s, a, b, st=stretch: lanes.shifts_posterior(*st, a, b, *common, *s, *shape), sums, stretch)
+    _, mass, moment = _merge(sums, None)
+    means = moment.reshape(len(z), channels, pixels) / mass[:, None] / UNIT
+    return torch.from_numpy(means).to(z.dtype).view_as(z)
+
+
+def _arguments(group: Group, step: Step) -> tuple:
+    """What the kernel needs to know about q."""
+    if step.kernel == "boxes":
+        q = group.q
+        assert isinstance(q, Squares)
+        width = q.size if q.inside else 2 * (q.size // 2) + 1
+        return q.height, q.width, 0 if q.inside else -(q.size // 2), width, *q.grid
+    if step.kernel == "rows":
+        return group.q.channels * group.q.height * group.q.width, *_sparse_rows(group)[0]
+    return ()
+
+
+def _slots(group: Group, step: Step) -> tuple[np.ndarray, np.ndarray]:
+    """For each estimator the output dimensions whose moments it keeps."""
+    dimension = int(np.prod(group.shape))
+    if step.respond == "mixed":
+        return np.zeros(len(group) + 1, np.int64), np.zeros(0, np.int64)
+    if step.respond == "means":
+        return np.arange(len(group) + 1) * dimension, np.tile(np.arange(dimension), len(group))
+    assert isinstance(group.r, Partition)
+    owner = group.r.owner.expand(group.shape).flatten().numpy()
+    ends = np.concatenate([[0], np.bincount(owner, minlength=len(group)).cumsum()])
+    return ends, np.argsort(owner, kind="stable")
+
+
+def _sparse_rows(group: Group) -> tuple[Sparse, Sparse]:
+    """q by estimator, and r by output dimension."""
+    if group not in _rows:
+        r = group.r.dense()
+        _rows[group] = _sparse(group.q.dense().flatten(1)), _sparse(r.flatten(1).T)
+    return _rows[group]
+
+
+def _sparse(matrix: Tensor) -> Sparse:
+    row, column = matrix.nonzero(as_tuple=True)
+    values = matrix[row, column].numpy()
+    ends = np.concatenate([[0], torch.bincount(row, minlength=len(matrix)).cumsum(0).numpy()])
+    return Sparse(ends, column.numpy(), np.zeros(0, np.float32) if bool((values == 1).all()) else values)
+
+
+def _kept(source: Source) -> bool:
+    return all(part.pixels.numel() <= KEEP for part in source.parts)
+
+
+def _stretches(source: Source) -> Iterator[Stretch]:
+    """The source in lanes; what is small enough is laid out once and kept with its images."""
+    start = 0
+    for part in source.parts:
+        size = len(part) if part.pixels.numel() <= KEEP else max(LANES, STRETCH // part.pixels[0].numel())
+        for first in range(0, len(part), size):
+            pixels = part.pixels[first : first + size]
+            if size == len(part):
+                blocks = _blocks[part] if part in _blocks else _blocks.setdefault(part, _lay_out(pixels))
+            else:
+                blocks = _lay_out(pixels)
+            log_weights = np.full(len(blocks) * LANES, lanes.NOTHING, np.float32)
+            log_weights[: len(pixels)] = 0.0
+            if source.log_weights is not None:
+                given = source.log_weights[start + first : start + first + len(pixels)]
+                log_weights[: len(pixels)] = given.clamp(min=lanes.NOTHING).numpy()
+            yield Stretch(blocks, log_weights)
+        start += len(part)
+
+
+def _lay_out(pixels: Tensor) -> np.ndarray:
+    """(n, C, H, W) to (blocks, d·LANES); the last block is filled up with zeros, which get no weight."""
+    flat = pixels.flatten(1)
+    blocks = -(-len(flat) // LANES)
+    if short := blocks * LANES - len(flat):
+        flat = torch.cat([flat, flat.new_zeros(short, flat.shape[1])])
+    return flat.view(blocks, LANES, -1).mT.contiguous().view(blocks, -1).numpy()
+
+
+def _sums(batch: int, estimators: int, slots: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return (
+        np.full((batch, estimators), lanes.BOTTOM, np.float32),
+        np.zeros((batch, estimators), np.float32),
+        np.zeros((batch, slots), np.float32),
+    )
+
+
+def _share(kernel: Callable, sums: list, stretch: Stretch) -> None:
+    """Run the kernel in as many threads as there are sums, each over its share of the blocks."""
+    bounds = np.linspace(0, len(stretch.blocks), len(sums) + 1).astype(int)
+    if len(sums) == 1:
+        kernel(sums[0], 0, len(stretch.blocks))
+        return
+    with ThreadPoolExecutor(len(sums)) as pool:
+        for future in [pool.submit(kernel, s, a, b) for s, a, b in zip(sums, bounds, bounds[1:])]:
+            future.result()
+
+
+def _merge(sums: list, slot_ends: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The threads' sums on one scale, in float64."""
+    tops, masses, moments = (np.stack(part).astype(np.float64) for part in zip(*sums))
+    top = tops.max(0)
+    fade = np.exp(tops - top)
+    if slot_ends is None:                               # one slot per channel and estimator, channel by channel
+        per_slot = np.tile(fade, (1, 1, moments.shape[2] // fade.shape[2]))
+    else:
+        per_slot = np.repeat(fade, np.diff(slot_ends), axis=2)
+    return top, (masses * fade).sum(0), (moments * per_slot).sum(0)

@@ -1,0 +1,349 @@
+"""The fused CPU kernels: images in the vector lanes, one thread's share of the blocks at a time.
+
+A block holds `LANES` images, dimension by dimension, so every instruction works on that many images whatever the structure
+of q. Kernels take a range of blocks and running sums of their own: threads never share anything they write. Bytes stay
+bytes in memory; in a kernel they are u − 127.5, exact in float32, and z is scaled alike.
+
+Running sums per noisy image b and estimator ℓ: `top` (largest logit so far), `mass` Σ exp(logit − top), and for each slot of
+the estimator (an output dimension it answers for) `moment` Σ exp(logit − top)(u − 127.5). Where no image of a block comes
+within `cut` of top, the block is passed over; over N images that loses at most N·exp(−cut) of the posterior.
+
+Two-dimensional arrays of floats with `LANES` columns are passed flat. Arguments that recur:
+    blocks       uint8 (blocks, d·LANES)          log_weights  float32 (blocks·LANES,), log ν, `NOTHING` where ν = 0
+    first, last  the range of blocks              z            float32 (B, d), 127.5 times the noisy images
+    scale        1 / (2σ²·127.5²)                 slot_ends, slots   int32 (L + 1,), (S,): dimensions of each estimator
+    alive        uint8 (B, blocks): set where some estimator did not pass the block over
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from fpmc.engine.vector import KERNEL, LANES, exp, exp_one, largest, load, load_bytes, splat, store, total
+
+NOTHING = -1e30                                         # log 0, but finite: the kernels assume there are no infinities
+BOTTOM = -5e29                                          # where `top` starts: above NOTHING, below any logit
+
+
+@njit(**KERNEL)
+def unpack(block, x):
+    """x = u − 127.5, (d, LANES)."""
+    half = splat(np.float32(127.5))
+    for p in range(len(x) // LANES):
+        store(x, p, load_bytes(block, p) - half)
+
+
+@njit(**KERNEL)
+def squares(z, x, s):
+    """s = (z − x)², summed over the channels if s has fewer rows than x."""
+    rows = len(s) // LANES
+    for p in range(rows):
+        d = splat(z[p]) - load(x, p)
+        a = d * d
+        for q in range(p + rows, len(z), rows):
+            d = splat(z[q]) - load(x, q)
+            a = a + d * d
+        store(s, p, a)
+
+
+@njit(**KERNEL)
+def windows(source, start, stride, count, first, width, target, begin, step, outputs, prefix):
+    """target[begin + j·step] = Σ source[start + i·stride], i from j + first, `width` long, cut to 0 ≤ i < count.
+
+    Sums from both ends of stretches of `width`, put together: three additions for each output whatever the width, and
+    no subtraction, so no digit is lost.
+    """
+    zero = splat(np.float32(0))
+    ahead = zero
+    phase = 0
+    for u in range(outputs + width - 1):                # u is position i − first of the padded line
+        if phase == width:
+            ahead, phase = zero, 0
+        i = u + first
+        if 0 <= i < count:
+            ahead = ahead + load(source, start + i * stride)
+        store(prefix, u, ahead)
+        phase += 1
+    behind = zero
+    for u in range((outputs + width - 1) // width * width - 1, -1, -1):
+        phase = u % width
+        if phase == width - 1:
+            behind = zero
+        i = u + first
+        if 0 <= i < count:
+            behind = behind + load(source, start + i * stride)
+        if u < outputs:
+            ahead = load(prefix, u + width - 1)
+            store(target, begin + u * step, ahead if phase == 0 else behind + ahead)
+
+
+@njit(**KERNEL)
+def box(source, rows, columns, first, width, target, new_rows, new_columns, across, prefix):
+    """Sums over width×width windows of an image of rows×columns, cut to it; `first` is where window 0 begins."""
+    for y in range(rows):
+        windows(source, y * columns, 1, columns, first, width, across, y * new_columns, 1, new_columns, prefix)
+    for x in range(new_columns):
+        windows(across, x, new_columns, rows, first, width, target, x, new_columns, new_rows, prefix)
+
+
+@njit(**KERNEL)
+def row_sum(s, ends, places, values, row):
+    """Σ values·s[places] over one sparse row; no values: all 1."""
+    a = splat(np.float32(0))
+    b = splat(np.float32(0))
+    c = splat(np.float32(0))
+    d = splat(np.float32(0))
+    e, stop = ends[row], ends[row + 1]
+    if len(values) == 0:
+        while e + 4 <= stop:
+            a = a + load(s, places[e])
+            b = b + load(s, places[e + 1])
+            c = c + load(s, places[e + 2])
+            d = d + load(s, places[e + 3])
+            e += 4
+        while e < stop:
+            a = a + load(s, places[e])
+            e += 1
+    else:
+        while e + 4 <= stop:
+            a = a + splat(values[e]) * load(s, places[e])
+            b = b + splat(values[e + 1]) * load(s, places[e + 1])
+            c = c + splat(values[e + 2]) * load(s, places[e + 2])
+            d = d + splat(values[e + 3]) * load(s, places[e + 3])
+            e += 4
+        while e < stop:
+            a = a + splat(values[e]) * load(s, places[e])
+            e += 1
+    return (a + b) + (c + d)
+
+
+@njit(**KERNEL)
+def all_sum(z, x):
+    """Σ (z − x)² over all dimensions."""
+    a = splat(np.float32(0))
+    b = splat(np.float32(0))
+    c = splat(np.float32(0))
+    e = splat(np.float32(0))
+    p = 0
+    while p + 4 <= len(z):
+        d = splat(z[p]) - load(x, p)
+        a = a + d * d
+        d = splat(z[p + 1]) - load(x, p + 1)
+        b = b + d * d
+        d = splat(z[p + 2]) - load(x, p + 2)
+        c = c + d * d
+        d = splat(z[p + 3]) - load(x, p + 3)
+        e = e + d * d
+        p += 4
+    while p < len(z):
+        d = splat(z[p]) - load(x, p)
+        a = a + d * d
+        p += 1
+    return (a + b) + (c + e)
+
+
+@njit(**KERNEL)
+def update(logit, x, cut, slot_ends, slots, estimator, top, mass, moment):
+    """Take one block into the sums of one estimator; False if it was passed over."""
+    best = largest(logit)
+    t = top[estimator]
+    if best < t - cut:
+        return False
+    first, last = slot_ends[estimator], slot_ends[estimator + 1]
+    if best > t:
+        fade = exp_one(t - best)
+        mass[estimator] *= fade
+        for k in range(first, last):
+            moment[k] *= fade
+        t = best
+        top[estimator] = t
+    weight = exp(logit - splat(t))
+    mass[estimator] += total(weight)
+    for k in range(first, last):
+        moment[k] += total(weight * load(x, slots[k]))
+    return True
+
+
+@njit(**KERNEL)
+def full_posterior(blocks, log_weights, first, last, z, scale, cut, slot_ends, slots, top, mass, moment):
+    """Posterior sums of the one estimator q = 1."""
+    x = np.empty(blocks.shape[1], np.float32)
+    for j in range(first, last):
+        unpack(blocks[j], x)
+        for b in range(len(z)):
+            logit = load(log_weights, j) - splat(scale) * all_sum(z[b], x)
+            update(logit, x, cut, slot_ends, slots, 0, top[b], mass[b], moment[b])
+
+
+@njit(**KERNEL)
+def boxes_posterior(
+    blocks, log_weights, first, last, z, scale, cut, slot_ends, slots, top, mass, moment, alive,
+    height, width, begin, size, grid_height, grid_width,
+):
+    """Posterior sums of square patches: windows of `size` from `begin` on, grid_height×grid_width of them."""
+    pixels = height * width
+    x = np.empty(blocks.shape[1], np.float32)
+    s = np.empty(pixels * LANES, np.float32)
+    across = np.empty(pixels * LANES, np.float32)
+    prefix = np.empty((max(height, width) + size) * LANES, np.float32)
+    for j in range(first, last):
+        unpack(blocks[j], x)
+        for b in range(len(z)):
+            squares(z[b], x, s)
+            box(s, height, width, begin, size, s, grid_height, grid_width, across, prefix)
+            for estimator in range(grid_height * grid_width):
+                logit = load(log_weights, j) - splat(scale) * load(s, estimator)
+                if update(logit, x, cut, slot_ends, slots, estimator, top[b], mass[b], moment[b]):
+                    alive[b, j] = 1
+
+
+@njit(**KERNEL)
+def rows_posterior(
+    blocks, log_weights, first, last, z, scale, cut, slot_ends, slots, top, mass, moment, alive,
+    span, ends, places, values,
+):
+    """Posterior sums of sparse rows over `span` dimensions: pixels where q is shared by the channels, or all."""
+    x = np.empty(blocks.shape[1], np.float32)
+    s = np.empty(span * LANES, np.float32)
+    for j in range(first, last):
+        unpack(blocks[j], x)
+        for b in range(len(z)):
+            squares(z[b], x, s)
+            for estimator in range(len(ends) - 1):
+                logit = load(log_weights, j) - splat(scale) * row_sum(s, ends, places, values, estimator)
+                if update(logit, x, cut, slot_ends, slots, estimator, top[b], mass[b], moment[b]):
+                    alive[b, j] = 1
+
+
+@njit(**KERNEL)
+def posterior(logit, evidence, cut):
+    """exp(logit − evidence), and 0 where the whole block is below the cut."""
+    if largest(logit) < evidence - cut:
+        return splat(np.float32(0))
+    return exp(logit - splat(evidence))
+
+
+@njit(**KERNEL)
+def answer(mixed, x, result):
+    """result += Σ over images of mixed·x; `mixed` is shared by the channels if it has fewer rows than x."""
+    rows = len(mixed) // LANES
+    for p in range(rows):
+        m = load(mixed, p)
+        for q in range(p, len(result), rows):
+            result[q] += total(m * load(x, q))
+
+
+@njit(**KERNEL)
+def boxes_respond(
+    blocks, log_weights, first, last, z, scale, cut, evidence, alive, result,
+    height, width, begin, size, grid_height, grid_width,
+):
+    """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x with r = q for square patches: a box sum of the posteriors; evidence (B, L) = log Σ exp(logit)."""
+    pixels = height * width
+    x = np.empty(blocks.shape[1], np.float32)
+    s = np.empty(pixels * LANES, np.float32)
+    across = np.empty(pixels * LANES, np.float32)
+    prefix = np.empty((max(height, width) + size) * LANES, np.float32)
+    back = 1 - size - begin                             # where the first patch over pixel 0 begins
+    for j in range(first, last):
+        if not alive[:, j].any():
+            continue
+        unpack(blocks[j], x)
+        for b in range(len(z)):
+            if alive[b, j] == 0:
+                continue
+            squares(z[b], x, s)
+            box(s, height, width, begin, size, s, grid_height, grid_width, across, prefix)
+            for estimator in range(grid_height * grid_width):
+                logit = load(log_weights, j) - splat(scale) * load(s, estimator)
+                store(s, estimator, posterior(logit, evidence[b, estimator], cut))
+            box(s, grid_height, grid_width, back, size, s, height, width, across, prefix)
+            answer(s, x, result[b])
+
+
+@njit(**KERNEL)
+def rows_respond(
+    blocks, log_weights, first, last, z, scale, cut, evidence, alive, result,
+    span, ends, places, values, r_ends, r_places, r_values,
+):
+    """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x for sparse rows; r by output dimension: r_ends (dimensions + 1,), places are estimators."""
+    estimators, dimensions = len(ends) - 1, len(r_ends) - 1
+    x = np.empty(blocks.shape[1], np.float32)
+    s = np.empty(span * LANES, np.float32)
+    p = np.empty(estimators * LANES, np.float32)
+    mixed = np.empty(dimensions * LANES, np.float32)
+    for j in range(first, last):
+        if not alive[:, j].any():
+            continue
+        unpack(blocks[j], x)
+        for b in range(len(z)):
+            if alive[b, j] == 0:
+                continue
+            squares(z[b], x, s)
+            for estimator in range(estimators):
+                logit = load(log_weights, j) - splat(scale) * row_sum(s, ends, places, values, estimator)
+                store(p, estimator, posterior(logit, evidence[b, estimator], cut))
+            for dimension in range(dimensions):
+                store(mixed, dimension, row_sum(p, r_ends, r_places, r_values, dimension))
+            answer(mixed, x, result[b])
+
+
+@njit(**KERNEL)
+def shifts_posterior(
+    blocks, log_weights, first, last, z, scale, cut, top, mass, moment, channels, height, width, size,
+):
+    """ELS: posterior sums over all images and all displacements a pixel may take (App. A.2.2); moment (B, d)."""
+    pixels = height * width
+    k = size // 2
+    reach_y, reach_x = max(0, height - 2 * k - 1), max(0, width - 2 * k - 1)
+    x = np.empty(blocks.shape[1], np.float32)
+    s = np.empty(pixels * LANES, np.float32)
+    across = np.empty(pixels * LANES, np.float32)
+    prefix = np.empty((max(height, width) + size) * LANES, np.float32)
+    for j in range(first, last):
+        unpack(blocks[j], x)
+        for b in range(len(z)):
+            for dy in range(-reach_y, reach_y + 1):
+                # a pixel that moves has its whole patch inside the image, here and there; one that stays may be cut
+                top_row = 0 if dy == 0 else k + max(0, -dy)
+                rows = height if dy == 0 else height - 2 * k - abs(dy)
+                edge_y = 0 if dy == 0 else k
+                for dx in range(-reach_x, reach_x + 1):
+                    left = 0 if dx == 0 else k + max(0, -dx)
+                    columns = width if dx == 0 else width - 2 * k - abs(dx)
+                    edge_x = 0 if dx == 0 else k
+                    wide, high = columns + 2 * edge_x, rows + 2 * edge_y
+                    for y in range(high):
+                        here = (top_row - edge_y + y) * width + left - edge_x
+                        there = here + dy * width + dx
+                        for i in range(wide):
+                            d = splat(z[b, here + i]) - load(x, there + i)
+                            a = d * d
+                            for c in range(1, channels):
+                                d = splat(z[b, here + i + c * pixels]) - load(x, there + i + c * pixels)
+                                a = a + d * d
+                            store(s, y * wide + i, a)
+                        windows(s, y * wide, 1, wide, edge_x - k, size, across, y * columns, 1, columns, prefix)
+                    for i in range(columns):
+                        windows(across, i, columns, high, edge_y - k, size, s, i, columns, rows, prefix)
+                    for y in range(rows):
+                        for i in range(columns):
+                            pixel = (top_row + y) * width + left + i
+                            logit = load(log_weights, j) - splat(scale) * load(s, y * columns + i)
+                            best = largest(logit)
+                            t = top[b, pixel]
+                            if best < t - cut:
+                                continue
+                            if best > t:
+                                fade = exp_one(t - best)
+                                t = best
+                                top[b, pixel] = t
+                                mass[b, pixel] *= fade
+                                for c in range(channels):
+                                    moment[b, pixel + c * pixels] *= fade
+                            weight = exp(logit - splat(t))
+                            mass[b, pixel] += total(weight)
+                            for c in range(channels):
+                                there = pixel + dy * width + dx + c * pixels
+                                moment[b, pixel + c * pixels] += total(weight * load(x, there))
