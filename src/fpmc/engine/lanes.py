@@ -1,12 +1,12 @@
 """The fused CPU kernels: images in the vector lanes, one thread's share of the blocks at a time.
 
-A block holds `LANES` images, dimension by dimension, so every instruction works on that many images whatever the structure
-of q. Kernels take a range of blocks and running sums of their own: threads never share anything they write. Bytes stay
-bytes in memory; in a kernel they are u − 127.5, exact in float32, and z is scaled alike.
+A block holds `LANES` images, dimension by dimension, so every instruction works on that many images whatever the
+structure of q. Kernels take a range of blocks and running sums of their own: threads never share anything they write.
+Bytes stay bytes in memory; in a kernel they are u − 127.5, exact in float32, and z is scaled alike.
 
-Running sums per noisy image b and estimator ℓ: `top` (largest logit so far), `mass` Σ exp(logit − top), and for each slot of
-the estimator (an output dimension it answers for) `moment` Σ exp(logit − top)(u − 127.5). Where no image of a block comes
-within `cut` of top, the block is passed over; over N images that loses at most N·exp(−cut) of the posterior.
+Running sums per noisy image b and estimator ℓ: `top` (largest logit so far), `mass` Σ exp(logit − top), and for each
+slot of the estimator (an output dimension it answers for) `moment` Σ exp(logit − top)(u − 127.5). Where no image of a
+block comes within `cut` of top, the block is passed over; that loses at most N·exp(−cut) of a posterior of N images.
 
 Two-dimensional arrays of floats with `LANES` columns are passed flat. Arguments that recur:
     blocks       uint8 (blocks, d·LANES)          log_weights  float32 (blocks·LANES,), log ν, `NOTHING` where ν = 0
@@ -120,27 +120,23 @@ def row_sum(s, ends, places, values, row):
 
 @njit(**KERNEL)
 def all_sum(z, x):
-    """Σ (z − x)² over all dimensions."""
-    a = splat(np.float32(0))
-    b = splat(np.float32(0))
-    c = splat(np.float32(0))
-    e = splat(np.float32(0))
-    p = 0
-    while p + 4 <= len(z):
-        d = splat(z[p]) - load(x, p)
-        a = a + d * d
-        d = splat(z[p + 1]) - load(x, p + 1)
-        b = b + d * d
-        d = splat(z[p + 2]) - load(x, p + 2)
-        c = c + d * d
-        d = splat(z[p + 3]) - load(x, p + 3)
-        e = e + d * d
-        p += 4
-    while p < len(z):
-        d = splat(z[p]) - load(x, p)
-        a = a + d * d
-        p += 1
-    return (a + b) + (c + e)
+    """Σ (z − x)² over all dimensions, by parts of 64 so that rounding does not pile up."""
+    whole = splat(np.float32(0))
+    for start in range(0, len(z), 64):
+        a = splat(np.float32(0))
+        b = splat(np.float32(0))
+        p, stop = start, min(start + 64, len(z))
+        while p + 2 <= stop:
+            d = splat(z[p]) - load(x, p)
+            a = a + d * d
+            d = splat(z[p + 1]) - load(x, p + 1)
+            b = b + d * d
+            p += 2
+        if p < stop:
+            d = splat(z[p]) - load(x, p)
+            a = a + d * d
+        whole = whole + (a + b)
+    return whole
 
 
 @njit(**KERNEL)
@@ -239,7 +235,7 @@ def boxes_respond(
     blocks, log_weights, first, last, z, scale, cut, evidence, alive, result,
     height, width, begin, size, grid_height, grid_width,
 ):
-    """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x with r = q for square patches: a box sum of the posteriors; evidence (B, L) = log Σ exp(logit)."""
+    """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x with r = q for square patches: a box sum of posteriors; evidence (B, L) log Σ exp."""
     pixels = height * width
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(pixels * LANES, np.float32)

@@ -22,7 +22,7 @@ def denoise(groups: Sequence[Group], plan: Plan, z: Tensor, total: Tensor) -> Te
 
 def _kernel(step: Step) -> Callable[[Group, Step, Tensor, float], Tensor]:
     if step.backend == "numba":
-        from fpmc.engine import cpu                     # numba takes a second to import
+        from fpmc.engine import cpu  # numba takes a second to import
 
         return cpu.numerator
     return affine.numerator if step.kernel == "affine" else torch_kernels.numerator
