@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fpmc.data import load_images
+from fpmc.data.pictures import decode, is_picture
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 
@@ -138,8 +140,8 @@ def load_samples(source: Any) -> tuple[Tensor, tuple[int, ...] | None]:
         return _read_array(path), None
     if not path.exists():
         raise InputError(f"no such file or folder: {str(path)!r}; give a run directory, a folder of images or an array")
-    from fpmc.data import load_images  # only here: comparing arrays needs no readers
-
+    if path.is_file() and is_picture(path.name):
+        return _stack(decode(path.read_bytes(), path.name)[None], str(path)).float(), None
     images = load_images(path).scaled()
     names = sorted(entry.stem for entry in path.iterdir() if entry.suffix.lower() == ".png") if path.is_dir() else []
     seeds = tuple(map(int, names)) if len(names) == len(images) and all(n.isdecimal() for n in names) else None

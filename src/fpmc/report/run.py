@@ -73,9 +73,12 @@ class RunDirectory:
         """A temporary path that becomes the file `name` of the run when the block succeeds."""
         return atomic(self.path / name)
 
-    def write_json(self, name: str, value: Any) -> None:
+    def write_text(self, name: str, text: str) -> None:
         with self.atomic(name) as part:
-            part.write_text(json.dumps(_plain(value), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            part.write_text(f"{text}\n", encoding="utf-8")
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_text(name, json.dumps(_plain(value), indent=2, ensure_ascii=False))
 
     def picture(self, name: str, image: Image) -> Path:
         with self.atomic(name) as part:

@@ -1,0 +1,78 @@
+"""The command line: a table of commands, each imported only when it runs, so that `fpmc --help` is instant."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import sys
+from importlib import import_module
+
+from fpmc import __version__  # pyright: ignore[reportAttributeAccessIssue]
+from fpmc.errors import InputError
+
+COMMANDS = {
+    "demo": "samples of every method on the embedded images: a picture and a table, in minutes",
+    "data": "fetch, pack and look at data sets",
+    "denoise": "denoise images at some noise levels: a picture along sigma and a table of errors",
+    "sample": "generate images with one denoiser",
+    "evaluate": "r² and MSE of samples against reference samples from the same seeds",
+    "explain": "which kernel evaluates a denoiser at a noise level, why, and what it costs",
+    "train": "train a network to compare with",
+    "convert": "turn a network checkpoint into safetensors without executing it",
+    "maps": "sensitivity maps of a network, for PSPC-Flex",
+    "doctor": "what is wrong with this installation, and how to mend it",
+}
+FULL_OR_FORBIDDEN = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def usage() -> str:
+    """What `fpmc --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name.ljust(width)}  {what}" for name, what in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: fpmc COMMAND [OPTIONS]",
+            "",
+            "Filtered posterior mean collections: analytic denoisers for diffusion models.",
+            "",
+            *lines,
+            "",
+            "fpmc COMMAND --help lists the options of a command; fpmc --version tells the version.",
+        ]
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 2 for bad input, 130 after Ctrl-C."""
+    args = sys.argv[1:] if argv is None else argv
+    name = args[0] if args else "--help"
+    if name in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if name in ("-V", "--version"):
+        print(f"fpmc {__version__}")
+        return 0
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        return _fail(f"no command {name!r}; " + (f"did you mean {close[0]!r}?" if close else "see fpmc --help"), 2)
+    try:
+        return import_module(f"fpmc.cli.{name}").main(args[1:]) or 0
+    except SystemExit as leaving:  # the option parser has printed what is wrong
+        return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 2
+    except InputError as error:
+        return _fail(" ".join(str(error).split()), 2)
+    except KeyboardInterrupt:
+        return _fail("interrupted; the same command with the same --outdir goes on where it stopped", 130)
+    except BrokenPipeError:  # fpmc … | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.errno not in FULL_OR_FORBIDDEN:
+            raise
+        return _fail(f"{error.strerror}: {error.filename}", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"fpmc: error: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,107 @@
+"""fpmc denoise: what denoisers make of noisy images, along the noise levels."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fpmc.cli.denoisers import parse_specs
+from fpmc.cli.options import DataOptions, check_sigmas, parse, progress_bar
+from fpmc.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(DataOptions):
+    """Noise test images and denoise them: denoised.png along sigma, outputs.npz, a table of mean squared errors.
+
+    With --input the images of a file or folder are taken instead; with --noisy too they are noisy already, at the one
+    noise level given.
+    """
+
+    outdir: Path                    # run directory to write
+    denoiser: tuple[str, ...] = ("optimal", "wiener", "ls", "pspc_square")      # one or more
+    sigmas: tuple[float, ...] = (5.3, 3.3, 1.9, 1.1, 0.58, 0.3, 0.14, 0.06)     # noise levels
+    count: int = 4                  # how many images
+    seed: int = 0                   # of the noise: image i has the noise of seed + i at every level
+    input: str | None = None        # images to denoise; by default the data's test split
+    noisy: bool = False             # they are noisy already
+
+
+def main(args: list[str]) -> None:
+    config = parse(Config, args, "denoise")
+    specs, sigmas = parse_specs(config.denoiser), check_sigmas(config.sigmas)
+    if config.noisy and (config.input is None or len(sigmas) != 1):
+        raise InputError("--noisy needs --input and the one noise level of those images, e.g. --sigmas 0.5")
+    if config.count < 1 or config.seed < 0:
+        raise InputError(f"count must be at least 1 and seed at least 0, got {config.count} and {config.seed}")
+
+    import numpy as np
+    import torch
+
+    from fpmc.data import load_images
+    from fpmc.metrics import load_samples
+    from fpmc.report.run import RunDirectory
+    from fpmc.sampling import initial_noise
+
+    first = slice(config.count)
+    clean = load_samples(config.input)[0][first] if config.input else load_images(config.data, "test").scaled(first)
+    images = config.images() if any(spec.network is None for spec in specs) else None
+    denoisers = {spec.label(built := spec.build(images)): built for spec in specs}
+    channels, height, width = clean.shape[1:]
+    noise = initial_noise(range(config.seed, config.seed + len(clean)), (channels, height, width)).float()
+    noisy = torch.stack([clean if config.noisy else clean + sigma * noise for sigma in sigmas])  # (levels, n, C, H, W)
+
+    settings = {key: value for key, value in asdict(config).items() if key != "outdir"}
+    run = RunDirectory(config.outdir, settings, command="denoise")
+    outputs: dict[str, Tensor] = {}
+    with progress_bar("denoise") as tell, torch.no_grad():
+        for name, denoiser in denoisers.items():
+            answers = []
+            for z, sigma in zip(noisy, sigmas):
+                answers.append(denoiser(z, sigma))
+                tell(len(outputs) * len(sigmas) + len(answers), len(denoisers) * len(sigmas))
+            outputs[name] = torch.stack(answers)
+
+    with run.atomic("outputs.npz") as part:
+        arrays = {"noisy": noisy, **({} if config.noisy else {"clean": clean}), **outputs}
+        numbers = {name: tensor.numpy() for name, tensor in arrays.items()}
+        np.savez_compressed(part, allow_pickle=False, sigmas=np.array(sigmas), **numbers)
+    picture = run.picture("denoised.png", picture_of(None if config.noisy else clean, noisy, outputs, sigmas))
+    if not config.noisy:
+        _report_errors(run, clean, outputs, sigmas)
+    run.say(f"{picture}")
+
+
+def picture_of(clean: Tensor | None, noisy: Tensor, outputs: dict[str, Tensor], sigmas: tuple[float, ...]) -> Image:
+    """A block per image, a column per noise level, a row per denoiser."""
+    from fpmc.report.grid import image_grid, stack
+
+    blocks = []
+    for i in range(noisy.shape[1]):
+        rows = {} if clean is None else {"clean": clean[i].expand_as(noisy[:, i])}
+        rows["noisy"] = noisy[:, i] / noisy[:, i].abs().amax((1, 2, 3), keepdim=True).clamp(min=1)  # dimmed to fit
+        rows |= {name: output[:, i] for name, output in outputs.items()}
+        blocks.append(image_grid(rows, columns=[f"{sigma:g}" for sigma in sigmas], corner="σ"))
+    return stack(blocks)
+
+
+def _report_errors(run, clean: Tensor, outputs: dict[str, Tensor], sigmas: tuple[float, ...]) -> None:
+    """Mean squared error ± standard error over images, by denoiser and noise level."""
+    from fpmc.metrics import standard_error
+    from fpmc.report.table import markdown, plain, plus_minus
+
+    rows, found = [], {}
+    for name, output in outputs.items():
+        errors = (output - clean).double().square().mean((2, 3, 4))  # (levels, n)
+        values = [(error.mean().item(), standard_error(error)) for error in errors]
+        rows.append((name, *(plus_minus(mean, se, 4) for mean, se in values)))
+        found[name] = {f"{sigma:g}": {"mse": mean, "mse_se": se} for sigma, (mean, se) in zip(sigmas, values)}
+    headers = ("MSE at σ =", *(f"{sigma:g}" for sigma in sigmas))
+    run.metrics(found)
+    run.write_text("table.md", markdown(headers, rows))
+    run.say(plain(headers, rows))

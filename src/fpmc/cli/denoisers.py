@@ -1,0 +1,103 @@
+"""Denoisers as the command line names them: `ls`, `lukoianov:tau=0.02,rule=official`, a network's name or file."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fpmc.errors import InputError
+
+if TYPE_CHECKING:
+    from fpmc.images import ImageSet
+    from fpmc.process import Denoiser
+
+PRESETS = ("optimal", "wiener", "ls", "els", "pspc_square", "pspc_flex", "lukoianov")
+DEFAULTS: dict[str, dict[str, Any]] = {"pspc_flex": {"maps": "wiener"}}  # maps that need no network
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A denoiser's name and options, checked, before it is built from training images."""
+
+    text: str                           # as given
+    name: str                           # of a preset, or the network's name or file
+    options: dict[str, Any]
+    network: Denoiser | None = None     # a network needs no images and is here already
+
+    def build(self, images: ImageSet | None) -> Denoiser:
+        """`fpmc.presets.<name>(images, **options)`, or the network."""
+        if self.network is not None:
+            return self.network
+        from fpmc import presets
+
+        return getattr(presets, self.name)(images, **{**DEFAULTS.get(self.name, {}), **self.options})
+
+    def label(self, denoiser: Denoiser) -> str:
+        """What to write beside its images: two variants of one method differ by their options."""
+        name = str(getattr(denoiser, "name", None) or Path(self.name).stem)
+        options = ", ".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{name} {options}".strip()
+
+    def checksum(self) -> str | None:
+        """Of the network's file, so that a run is not resumed with another network."""
+        path = Path(self.name)
+        if self.network is None or not path.exists():
+            return None
+        digest = hashlib.sha256()
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file():
+                digest.update(file.read_bytes())
+        return digest.hexdigest()
+
+
+def parse_spec(text: str) -> Spec:
+    """`name` or `name:key=value,…`, with the name and the keys checked."""
+    name, _, rest = text.partition(":")
+    name = name.replace("-", "_").lower()
+    if name not in PRESETS:
+        return _network(text)
+    from fpmc import presets
+
+    parameters = inspect.signature(getattr(presets, name)).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    options: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or key not in known:
+            takes = f"takes {', '.join(known)}, written like {name}:key=value" if known else "takes no options"
+            raise InputError(f"denoiser {text!r}: {name} {takes}; got {part!r}")
+        options[key] = _value(value)
+    return Spec(text, name, options)
+
+
+def _network(text: str) -> Spec:
+    from fpmc.networks import load_network
+
+    try:
+        return Spec(text, text, {}, load_network(text))
+    except InputError as error:
+        close = difflib.get_close_matches(text.replace("-", "_"), PRESETS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"analytic ones are {', '.join(PRESETS)}"
+        raise InputError(f"no denoiser {text!r} ({hint}): {error}") from error
+
+
+def parse_specs(texts: Sequence[str]) -> list[Spec]:
+    """Several of them, at least one, none twice."""
+    specs = [parse_spec(text) for text in texts]
+    if not specs or any((a.name, a.options) == (b.name, b.options) for a, b in combinations(specs, 2)):
+        raise InputError(f"name each denoiser once, and at least one; got {' '.join(texts) or 'none'}")
+    return specs
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,31 @@
+"""fpmc explain: how a denoiser is evaluated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fpmc.cli.denoisers import parse_specs
+from fpmc.cli.options import DataOptions, check_sigmas, parse
+from fpmc.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(DataOptions):
+    """Print which kernel evaluates a denoiser at each noise level, why, and the predicted work and memory."""
+
+    denoiser: tuple[str, ...] = ("pspc_square",)    # one or more, e.g. ls lukoianov:tau=0.02
+    sigmas: tuple[float, ...] = (80, 5.3, 1.1, 0.3, 0.06, 0.002)    # noise levels
+    batch: int = 1                                  # noisy images per call
+
+
+def main(args: list[str]) -> None:
+    config = parse(Config, args, "explain")
+    specs, sigmas = parse_specs(config.denoiser), check_sigmas(config.sigmas)
+    if networks := [spec.text for spec in specs if spec.network is not None]:
+        raise InputError(f"{networks[0]} is a network; only analytic denoisers have a plan to explain")
+    images = config.images()
+    for spec in specs:
+        denoiser = spec.build(images)
+        print(f"{spec.label(denoiser)}, {len(images)} images of {images.name}")
+        for sigma in sigmas:
+            print(denoiser.explain(sigma, batch=config.batch))  # pyright: ignore[reportFunctionMemberAccess]

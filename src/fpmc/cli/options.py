@@ -1,0 +1,116 @@
+"""Options that several commands share, and how they are read. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import tyro
+
+from fpmc.errors import InputError
+
+if TYPE_CHECKING:
+    from fpmc.images import ImageSet
+
+C = TypeVar("C")
+MOST_SEEDS = 1_000_000
+
+
+def parse(config: type[C], args: list[str], command: str) -> C:
+    """A frozen dataclass from the command line; its docstring and trailing comments are the help."""
+    description = inspect.getdoc(config)
+    return tyro.cli(config, args=args, prog=f"fpmc {command}", description=description, use_underscores=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    data: str = "fashion"           # training images: fashion, cifar10, an EDM zip, a folder, .npy or .npz
+    max_size: int | None = None     # use only the first so many of them
+
+    def images(self) -> ImageSet:
+        """The training images."""
+        from fpmc.data import load_images
+
+        if self.max_size is not None and self.max_size < 1:
+            raise InputError(f"max_size must be at least 1, got {self.max_size}")
+        images = load_images(self.data)
+        return images if self.max_size is None else images.subset(slice(self.max_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerOptions:
+    seeds: str = "0-15"             # one sample each, e.g. 0-63,70
+    batch: int = 16                 # samples computed together and saved together
+    steps: int = 18                 # noise levels visited
+    sigma_min: float = 0.002        # lowest noise level
+    sigma_max: float = 80           # highest noise level, where sampling starts
+    rho: float = 7                  # how the levels crowd at the low end
+    solver: Literal["heun", "euler", "ddim"] = "heun"   # of the ODE; ddim is euler by its other name
+    process: Literal["edm", "vp-linear", "vp-cosine", "flow"] = "edm"   # whose times to visit; the above are EDM's
+
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments of `fpmc.sample` that decide a sample, checked."""
+        from fpmc.process import VP, Flow
+        from fpmc.sampling import levels_of
+
+        processes = {"edm": None, "vp-linear": VP("linear"), "vp-cosine": VP("cosine"), "flow": Flow()}
+        levels = {
+            "steps": self.steps,
+            "sigma_min": self.sigma_min,
+            "sigma_max": self.sigma_max,
+            "rho": self.rho,
+            "process": processes[self.process],
+        }
+        levels_of(**levels)
+        if self.batch < 1:
+            raise InputError(f"batch must be at least 1, got {self.batch}")
+        return {**levels, "solver": self.solver}
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Seeds as EDM writes them: "0-63,70" is 0 … 63 and 70."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if found is None:
+            raise InputError(f"cannot read seeds {text!r} at {part!r}; write them like 0-63,70")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first or last - first >= MOST_SEEDS:
+            raise InputError(f"seeds {part!r} must go up, and by less than {MOST_SEEDS:,}")
+        seeds += range(first, last + 1)
+    from fpmc.sampling import check_seeds
+
+    return check_seeds(seeds)
+
+
+def check_sigmas(sigmas: Iterable[float]) -> tuple[float, ...]:
+    """Noise levels in descending order, refusing none at all and those that are no levels."""
+    sigmas = tuple(sorted(set(sigmas), reverse=True))
+    if not sigmas:
+        raise InputError("no noise levels given; name at least one, e.g. --sigmas 1.1")
+    for sigma in sigmas:
+        if not 0 < sigma < math.inf:
+            raise InputError(f"sigma {sigma:g} is not a noise level; it must be positive and finite")
+    return sigmas
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time left, on a terminal; yields what long work calls with (done, total)."""
+    from tqdm import tqdm
+
+    with tqdm(desc=label, unit="step", file=sys.stderr, disable=None, dynamic_ncols=True) as bar:
+
+        def tell(done: int, total: int) -> None:
+            if bar.total != total:  # what an earlier sitting has done does not count for the speed
+                bar.reset(total)
+                bar.initial = bar.n = done - 1
+            bar.update(done - bar.n)
+
+        yield tell

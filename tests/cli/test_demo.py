@@ -1,0 +1,61 @@
+"""fpmc demo, end to end on tiny data."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import torch
+from PIL import Image
+
+from fpmc import networks
+from fpmc.metrics import load_samples
+
+QUICK = ("--seeds", "0-2", "--steps", 6)
+
+
+def test_every_method_from_the_same_noise(fpmc, data, tmp_path):
+    run = tmp_path / "demo"
+    code, out, err = fpmc("demo", "--data", data, "--outdir", run, *QUICK)
+    assert code == 0, err
+    found = json.loads((run / "metrics.json").read_text())
+    assert len(found) == 7
+    assert max(found["Optimal"]["nearest_training_image"]) < 1e-3
+    assert min(found["Wiener"]["nearest_training_image"]) > 0.05
+    table = {line.split()[0]: line for line in out.split("─\n")[1].splitlines() if line}
+    assert "3 of 3" in table["Optimal"]
+    assert "0 of 3" in table["Wiener"]
+    assert "r²" not in out
+    assert load_samples(run / "pspc_square")[1] == (0, 1, 2)
+    assert Image.open(run / "grid.png").width > 200
+    assert (run / "table.md").read_text().count("\n") == 9
+
+
+def test_networks_are_rows_and_the_last_one_judges(fpmc, data, tmp_path, monkeypatch):
+    class Network:
+        shape = (1, 6, 6)
+
+        def __init__(self, name):
+            self.name = name
+
+        def __call__(self, z, sigma):
+            ramp = torch.linspace(-1, 1, 6).expand_as(z)
+            return ramp + (0.1 if self.name == "one" else 0)
+
+    monkeypatch.setattr(networks, "load_network", Network)
+    args = ("--denoiser", "optimal", "--networks", "one", "two", "--data", data, "--outdir", tmp_path / "demo")
+    code, out, err = fpmc("demo", *args, *QUICK)
+    assert code == 0, err
+    assert "r²" in out
+    found = json.loads((tmp_path / "demo" / "metrics.json").read_text())
+    np.testing.assert_allclose(found["one"]["mse"], 0.01, rtol=1e-3)
+    assert found["Optimal"]["r2"] < 0.5
+    assert "r2" not in found["two"]
+
+
+def test_what_is_there_is_not_computed_again(fpmc, data, tmp_path):
+    args = ("demo", "--data", data, "--outdir", tmp_path / "demo", *QUICK)
+    assert fpmc(*args, "--denoiser", "optimal").code == 0
+    assert fpmc(*args, "--denoiser", "optimal", "wiener").code == 0
+    folders = [json.loads(line)["folder"] for line in (tmp_path / "demo" / "metrics.jsonl").read_text().splitlines()]
+    assert folders == ["optimal", "wiener"]

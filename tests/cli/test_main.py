@@ -1,0 +1,90 @@
+"""The dispatcher: instant help, suggestions, exit codes, one line per error."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import types
+
+import pytest
+
+import fpmc as package
+from fpmc import cli
+from fpmc.errors import InputError
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], [], *([name, "--help"] for name in cli.COMMANDS)], ids=str)
+def test_help_needs_no_torch(args):
+    code = f"import sys, fpmc.cli; code = fpmc.cli.main({args}); sys.exit(99 if 'torch' in sys.modules else code)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_help_lists_every_command(fpmc):
+    text = fpmc("--help").out
+    for name, what in cli.COMMANDS.items():
+        assert name in text
+        assert what in text
+    assert fpmc() == fpmc("--help") == fpmc("help")
+
+
+def test_version(fpmc):
+    assert fpmc("--version").out == f"fpmc {package.__version__}\n"
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("smaple", "sample"), ("denoize", "denoise"), ("evalute", "evaluate")])
+def test_a_mistyped_command_gets_a_suggestion(refused, typed, meant):
+    assert f"did you mean {meant!r}?" in refused(typed)
+
+
+def test_an_unknown_command_points_to_help(refused):
+    assert "fpmc --help" in refused("xyzzy")
+
+
+@pytest.fixture
+def failing(monkeypatch, fpmc):
+    """Run a command that raises."""
+
+    def call(error: BaseException):
+        module = types.ModuleType("fpmc.cli.doctor")
+
+        def main(args):
+            raise error
+
+        module.main = main  # pyright: ignore[reportAttributeAccessIssue]
+        monkeypatch.setitem(sys.modules, "fpmc.cli.doctor", module)
+        return fpmc("doctor")
+
+    return call
+
+
+def test_bad_input_is_one_line_and_exit_code_2(failing):
+    assert failing(InputError("sigma −1 is\nno noise level")) == (2, "", "fpmc: error: sigma −1 is no noise level\n")
+
+
+def test_ctrl_c_tells_how_to_go_on(failing):
+    code, _, err = failing(KeyboardInterrupt())
+    assert code == 130
+    assert "--outdir" in err
+
+
+def test_a_full_disk_is_no_traceback(failing):
+    code, _, err = failing(OSError(errno.ENOSPC, "No space left on device", "samples.npy"))
+    assert code == 1
+    assert err == "fpmc: error: No space left on device: samples.npy\n"
+
+
+def test_a_bug_keeps_its_traceback(failing):
+    with pytest.raises(ZeroDivisionError):
+        failing(ZeroDivisionError())
+    with pytest.raises(FileNotFoundError):
+        failing(FileNotFoundError(errno.ENOENT, "No such file"))
+
+
+def test_unknown_options_are_refused(fpmc):
+    code, _, err = fpmc("sample", "--outdir", "x", "--sigmamin", "3")
+    assert code == 2
+    assert "--sigmamin" in err
+    assert "Traceback" not in err
