@@ -23,6 +23,12 @@ from fpmc.sources import Source, Translations
 KEEP = 1 << 30                                          # bytes of images up to which their lane layout is kept
 STRETCH = 1 << 28                                       # bytes of images laid out at a time beyond that
 UNIT = 127.5                                            # bytes per unit of the images
+POSTERIOR: dict[str, Callable] = {
+    "full": lanes.full_posterior,
+    "boxes": lanes.boxes_posterior,
+    "rows": lanes.rows_posterior,
+}
+SHIFTS: Callable = lanes.shifts_posterior
 
 
 class Stretch(NamedTuple):
@@ -57,7 +63,7 @@ def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
     stretches = list(_stretches(source)) if _kept(source) else None
     sums = [_sums(len(z), len(group), len(slots)) for _ in range(step.threads)]
     alive = []
-    kernel = {"full": lanes.full_posterior, "boxes": lanes.boxes_posterior, "rows": lanes.rows_posterior}[step.kernel]
+    kernel = POSTERIOR[step.kernel]
     for stretch in stretches or _stretches(source):
         seen = np.zeros((len(z), len(stretch.blocks)), np.uint8)
         alive.append(seen)
@@ -79,11 +85,11 @@ def _mixed(group: Group, step: Step, common, arguments, stretches, alive, eviden
     results = [np.zeros((len(z), z[0].numel()), np.float32) for _ in range(step.threads)]
     evidence = evidence.astype(np.float32)
     if step.kernel == "boxes":
-        kernel, extra = lanes.boxes_respond, arguments
+        kernel: Callable = lanes.boxes_respond
     else:
-        kernel, extra = lanes.rows_respond, (*arguments, *_sparse_rows(group)[1])
+        kernel, arguments = lanes.rows_respond, (*arguments, *_sparse_rows(group)[1])
     for stretch, seen in zip(stretches, alive):
-        _share(lambda r, a, b, st=stretch, s=seen: kernel(*st, a, b, *common, evidence, s, r, *extra), results, stretch)
+        _share(lambda r, a, b, st=stretch, s=seen: kernel(*st, a, b, *common, evidence, s, r, *arguments), results, stretch)
     return torch.from_numpy(np.sum(results, axis=0, dtype=np.float64) / UNIT).to(z.dtype).view_as(z)
 
 
@@ -93,7 +99,7 @@ def _shifts(source: Translations, step: Step, common, z: Tensor) -> Tensor:
     sums = [_sums(len(z), pixels, channels * pixels) for _ in range(step.threads)]
     shape = (channels, height, width, source.size)
     for stretch in _stretches(source.base):
-        _share(lambda s, a, b, st=stretch: lanes.shifts_posterior(*st, a, b, *common, *s, *shape), sums, stretch)
+        _share(lambda s, a, b, st=stretch: SHIFTS(*st, a, b, *common, *s, *shape), sums, stretch)
     _, mass, moment = _merge(sums, None)
     means = moment.reshape(len(z), channels, pixels) / mass[:, None] / UNIT
     return torch.from_numpy(means).to(z.dtype).view_as(z)

@@ -1,0 +1,278 @@
+"""Soft Q and R: learned end to end against a network, level by level (Sections 4.1, 4.2, App. C.3)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fpmc.collection import FPMC, Collection
+from fpmc.engine.gradients import loss_and_gradients
+from fpmc.errors import InputError
+from fpmc.files import atomic
+from fpmc.images import ImageSet
+from fpmc.precision import Vectors
+from fpmc.process import edm_grid
+from fpmc.response import Vectors as ResponseVectors
+from fpmc.sources import Source
+
+Denoiser = Callable[[Tensor, float], Tensor]
+NEUTRAL = 0.01                                          # what entries raised from 0 may change, in nats or shares
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to fine-tune; the defaults are the paper's (App. C.3) where it says."""
+
+    learn: tuple[str, ...] = ("q", "r")
+    steps: int = 2000
+    batch: int = 256
+    rate: float = 0.05                                  # AdamW, β = 0.9, 0.999, ε = 1e-8
+    decay: float = 0.01                                 # of log q and log r, so towards 1, not towards 0
+    decay_from: float = 1.92                            # noise level from which decay is on: 4.37 on FFHQ, 8.03 on AFHQ
+    floor_q: float | None = None                        # zeros of q start here; None: neutral; 0: zeros stay 0
+    floor_r: float | None = None                        # zeros of r likewise; the paper's is 1e-3 for both
+    monte_carlo: int | None = None                      # images drawn for each step instead of the whole source
+    leave_out: bool = True                              # ν = 0 for the images of the batch and their copies
+    validate_every: int | None = None                   # steps; None: an epoch
+    validation: int = 1000                              # noisy images to validate on
+    validation_source: int | None = None                # images of the source used there; None: all
+    patience: int = 5                                   # validations without a better one before stopping
+    seed: int = 0
+    memory: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        if not self.learn or not set(self.learn) <= {"q", "r"}:
+            raise InputError(f"learn {self.learn!r}: name 'q', 'r' or both")
+        for name in ("steps", "batch", "validation", "patience"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} {getattr(self, name)}: at least 1 is needed")
+        for name in ("rate", "decay"):
+            if not math.isfinite(getattr(self, name)) or getattr(self, name) < 0:
+                raise InputError(f"{name} {getattr(self, name)} must be finite and not negative")
+
+
+LAPTOP = Recipe(
+    steps=120, batch=32, monte_carlo=1000, validate_every=20, validation=64, validation_source=2000, patience=3
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step of one noise level."""
+
+    sigma: float
+    step: int
+    loss: float
+    validation: float | None                            # mean squared error on held-out images, when it was measured
+    seconds: float
+
+
+@dataclass
+class Level:
+    """Soft q and r of one noise level, on their way."""
+
+    sigma: float
+    recipe: Recipe
+    log_q: Tensor                                       # θ (L, C or 1, H, W); −inf: fixed at 0
+    log_r: Tensor                                       # φ
+    source: Source
+    step: int = 0
+    best: float = math.inf
+    best_step: int = -1
+    best_log_q: Tensor | None = None
+    best_log_r: Tensor | None = None
+    history: list[list[float]] = field(default_factory=list)                   # step, loss, validation or nan
+
+    @classmethod
+    def start(cls, collection: Collection, sigma: float, recipe: Recipe) -> Level:
+        """θ = log max(q, floor), φ = log max(r, floor): the binary collection, nearly or exactly (App. C.3)."""
+        group, source = collection.groups[0], collection.groups[0].source
+        if len(collection.groups) != 1 or not isinstance(source, Source):
+            raise InputError("fine-tuning takes a collection with one group and a source of images")
+        q, r = group.q.dense(), group.r.dense()
+        floor_q = neutral_floor_q(collection.shape, sigma) if recipe.floor_q is None else recipe.floor_q
+        floor_r = NEUTRAL * group.total().min().item() / len(group) if recipe.floor_r is None else recipe.floor_r
+        learns_q, learns_r = "q" in recipe.learn, "r" in recipe.learn
+        return cls(
+            sigma,
+            recipe,
+            (q.clamp(min=floor_q) if learns_q else q).log(),
+            (r.clamp(min=floor_r) if learns_r else r).log(),
+            source,
+        )
+
+    @property
+    def collection(self) -> Collection:
+        """The collection as it is now."""
+        return _soft(self.log_q, self.log_r, self.source)
+
+    @property
+    def result(self) -> Collection:
+        """The collection of the best validation so far."""
+        if self.best_log_q is None or self.best_log_r is None:
+            return self.collection
+        return _soft(self.best_log_q, self.best_log_r, self.source)
+
+    def save(self, path: Path, optimiser: torch.optim.Optimizer) -> None:
+        state = {name: getattr(self, name) for name in _STATE} | {"optimiser": optimiser.state_dict()}
+        with atomic(path) as part:
+            torch.save(state, part)
+
+    def load(self, path: Path, optimiser: torch.optim.Optimizer) -> None:
+        try:
+            state = torch.load(path, weights_only=True)
+            optimiser.load_state_dict(state.pop("optimiser"))
+        except Exception as error:                      # whatever a damaged file does
+            raise InputError(f"cannot resume from {path.name}: {error}; delete it to start this level again") from error
+        for name, value in state.items():
+            if isinstance(value, Tensor) and name in ("log_q", "log_r"):
+                getattr(self, name).data.copy_(value)
+            else:
+                setattr(self, name, value)
+
+
+_STATE = ("log_q", "log_r", "step", "best", "best_step", "best_log_q", "best_log_r", "history")
+
+
+def neutral_floor_q(shape: tuple[int, int, int], sigma: float) -> float:
+    """A floor that moves no logit by more than about `NEUTRAL`: (z − x)² is about σ² + 1/2 in each of d dimensions."""
+    dimension = shape[0] * shape[1] * shape[2]
+    return NEUTRAL * 2 * sigma**2 / (dimension * (sigma**2 + 0.5))
+
+
+def train_level(
+    level: Level,
+    network: Denoiser,
+    images: ImageSet,
+    held_out: ImageSet,
+    checkpoint: Path | None = None,
+) -> Iterator[Progress]:
+    """Minimise Eq. "obj" at one noise level; a record for each step. Resumes from `checkpoint` where there is one.
+
+    Everything random depends on (seed, σ, step) alone, so an interrupted run goes on as if it had not been.
+    """
+    recipe, sigma = level.recipe, level.sigma
+    learned = [getattr(level, f"log_{name}") for name in recipe.learn]
+    decay = recipe.decay if sigma >= recipe.decay_from * 0.999 else 0.0
+    optimiser = torch.optim.AdamW(learned, lr=recipe.rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay)
+    if checkpoint is not None and checkpoint.exists():
+        level.load(checkpoint, optimiser)
+    every = recipe.validate_every or max(1, len(images) // recipe.batch)
+    judge = _Validation(level, network, held_out)
+    if level.best_log_q is None:
+        level.best, level.best_step = judge(level.collection), 0
+        level.best_log_q, level.best_log_r = level.log_q.clone(), level.log_r.clone()
+        level.history.append([0, math.nan, level.best])
+    while level.step < recipe.steps and not _stale(level, every):
+        started = time.perf_counter()
+        generator = _generator(recipe.seed, sigma, level.step)
+        chosen = torch.randperm(len(images), generator=generator)[: recipe.batch]
+        x = images.scaled(chosen)
+        z = x + sigma * torch.randn(x.shape, generator=generator)
+        source = level.source.without(images.ids[chosen]) if recipe.leave_out else level.source
+        source = _drawn(source, recipe.monte_carlo, generator)
+        q, r = level.log_q.exp(), level.log_r.exp()
+        with torch.no_grad():
+            target = network(z, sigma)
+        found = loss_and_gradients(z, target, sigma, q, r, source, learn=recipe.learn, memory=recipe.memory)
+        if found.q is not None:
+            level.log_q.grad = found.q * q              # d/d log q
+        if found.r is not None:
+            level.log_r.grad = found.r * r
+        optimiser.step()
+        level.step += 1
+        validation = None
+        if level.step % every == 0 or level.step == recipe.steps:
+            validation = judge(level.collection)
+            if validation < level.best:
+                level.best, level.best_step = validation, level.step
+                level.best_log_q, level.best_log_r = level.log_q.clone(), level.log_r.clone()
+        level.history.append([level.step, found.loss, math.nan if validation is None else validation])
+        if validation is not None and checkpoint is not None:
+            level.save(checkpoint, optimiser)
+        yield Progress(sigma, level.step, found.loss, validation, time.perf_counter() - started)
+
+
+def finetune(
+    denoiser: FPMC,
+    network: Denoiser,
+    images: ImageSet,
+    *,
+    learn: Sequence[str] = ("q", "r"),
+    sigmas: Sequence[float] | None = None,
+    held_out: ImageSet | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    **recipe,
+) -> FPMC:
+    """Fine-tune Q, R or both of any FPMC against a network, independently at each noise level (Sections 4.1, 4.2).
+
+    images: where z comes from, left out of the source by id; held_out: what the best step is chosen on, by default
+    one image in ten of `images`, which then are not trained on. Other keywords are those of `Recipe`.
+    """
+    settings = Recipe(learn=tuple(learn), **recipe)
+    if held_out is None:
+        tenth = torch.arange(len(images)) % 10 == 9
+        images, held_out = images.subset(~tenth), images.subset(tenth)
+    levels = {}
+    for sigma in edm_grid().tolist() if sigmas is None else sigmas:
+        level = Level.start(denoiser.at(sigma), float(sigma), settings)
+        for record in train_level(level, network, images, held_out):
+            if progress is not None:
+                progress(record)
+        levels[float(sigma)] = level.result
+    return FPMC(levels, name=f"{denoiser.name} + soft {'/'.join(name.upper() for name in settings.learn)}")
+
+
+class _Validation:
+    """Mean squared error to the network on fixed noisy images; the answers of the network are asked once."""
+
+    def __init__(self, level: Level, network: Denoiser, held_out: ImageSet) -> None:
+        recipe, sigma = level.recipe, level.sigma
+        generator = _generator(recipe.seed, sigma, -1)
+        chosen = torch.arange(recipe.validation) % len(held_out)
+        x = held_out.scaled(chosen)
+        self.z = x + sigma * torch.randn(x.shape, generator=generator)
+        with torch.no_grad():
+            self.target = torch.cat([network(part, sigma) for part in self.z.split(64)])
+        source = level.source.without(held_out.ids[chosen])
+        self.source = _drawn(source, recipe.validation_source, generator)
+        self.sigma = sigma
+
+    def __call__(self, collection: Collection) -> float:
+        group = collection.groups[0]
+        judged = Collection(group.q, group.r, self.source)
+        error = 0.0
+        for z, target in zip(self.z.split(64), self.target.split(64)):
+            error += (judged.denoise(z, self.sigma) - target).square().sum().item()
+        return error / self.target.numel()
+
+
+def _soft(log_q: Tensor, log_r: Tensor, source: Source) -> Collection:
+    return Collection(Vectors(log_q.detach().exp()), ResponseVectors(log_r.detach().exp()), source)
+
+
+def _stale(level: Level, every: int) -> bool:
+    return level.step - max(level.best_step, 0) >= level.recipe.patience * every and level.step > 0
+
+
+def _drawn(source: Source, count: int | None, generator: torch.Generator) -> Source:
+    """A Monte-Carlo source: images with weight, drawn without replacement (App. C.3)."""
+    if count is None:
+        return source
+    weights = source.log_weights
+    weighty = torch.arange(len(source)) if weights is None else (weights > -torch.inf).nonzero()[:, 0]
+    if len(weighty) <= count:
+        return source
+    return source.subset(weighty[torch.randperm(len(weighty), generator=generator)[:count]])
+
+
+def _generator(seed: int, sigma: float, step: int) -> torch.Generator:
+    digest = hashlib.blake2b(f"{seed} {sigma!r} {step}".encode(), digest_size=7).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big"))
