@@ -1,12 +1,12 @@
 """The methods of Table 1 in plain loops, each from the formula of its original paper: crops, patches, filter rows.
 
-Nothing here knows of (Q, R, V), and nothing is shared with the package: this is the other witness. All of it is float64;
-x are the training images (N, C, H, W) in [-1, 1] and z the noisy ones (B, C, H, W).
+Nothing here knows of (Q, R, V), and nothing is shared with the package: this is the other witness. All of it is
+float64; x are the training images (N, C, H, W) in [-1, 1] and z the noisy ones (B, C, H, W).
 """
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def ls(z: Array, sigma: float, x: Array, size: int) -> Array:
 
 
 def els(z: Array, sigma: float, x: Array, size: int) -> Array:
-    """The boundary-broken equivariant machine: interior patches meet all interior patches, edges slide, corners stay."""
+    """The boundary-broken equivariant machine: patches inside meet all such patches, edges slide, corners stay."""
     k = size // 2
     height, width = z.shape[2:]
     out = np.empty_like(z)
@@ -64,7 +64,7 @@ def els(z: Array, sigma: float, x: Array, size: int) -> Array:
         inside = [k <= row <= height - k - 1, k <= column <= width - k - 1]  # room for a whole patch along that axis
         rows = range(k, height - k) if inside[0] else [row]
         columns = range(k, width - k) if inside[1] else [column]
-        up, down = min(k, row), min(k, height - 1 - row)  # the patch at the border is clipped, and so are those it meets
+        up, down = min(k, row), min(k, height - 1 - row)  # a patch at the border is clipped, as are those it meets
         left, right = min(k, column), min(k, width - 1 - column)
         keys, values = [], []
         for image in x:
@@ -118,7 +118,7 @@ def wiener_maps(sigma: float, x: Array) -> Array:
     """The sensitivities a Wiener filter has: |∂D_c(pixel) / ∂z_c(other)| summed over channels, (H, W, H, W)."""
     channels, height, width = x.shape[1:]
     filter_ = wiener_filter(sigma, x).reshape(channels, height, width, channels, height, width)
-    return sum(np.abs(filter_[c, :, :, c]) for c in range(channels))
+    return np.sum([np.abs(filter_[c, :, :, c]) for c in range(channels)], axis=0)
 
 
 def lukoianov_mask(sigma: float, x: Array, tau: float, rule: str) -> Array:

@@ -115,8 +115,9 @@ class Vectors(Response):
     def merge(self, precision: Precision, representative: Tensor) -> Response:
         if len(precision) == len(self):
             return self
-        merged = self.values.new_zeros(len(precision), *self.values.shape[1:])
-        return Vectors(merged.index_add(0, representative, self.values))
+        values = self.values if self.values.is_floating_point() else self.values.double()  # True + True is True
+        merged = values.new_zeros(len(precision), *values.shape[1:])
+        return Vectors(merged.index_add(0, representative, values))
 
 
 def of(values: Tensor, precision: Precision) -> Response:
