@@ -1,0 +1,173 @@
+"""Gradient sensitivity maps of a denoiser (App. A.1.2): which input pixels an output pixel listens to."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fpmc.errors import InputError
+from fpmc.files import atomic
+from fpmc.images import ImageSet
+from fpmc.process import Denoiser
+
+
+@dataclass(frozen=True, eq=False)
+class SensitivityMaps(Mapping[float, Tensor]):
+    """{σ: maps (H, W, H, W)}, maps[y, x] for output pixel (y, x), as `presets.pspc_flex` takes them."""
+
+    maps: dict[float, Tensor]
+    draws: dict[float, int]         # forward draws averaged
+    errors: dict[float, float]      # standard error of the mean over draws, relative: Σ standard errors / Σ means
+
+    def __getitem__(self, sigma: float) -> Tensor:
+        return self.maps[sigma]
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.maps)
+
+    def __len__(self) -> int:
+        return len(self.maps)
+
+
+def sensitivity_maps(
+    denoiser: Denoiser,
+    images: ImageSet,
+    sigmas: Sequence[float],
+    *,
+    draws: int = 16,                                        # of an image and its noise, per noise level
+    seed: int = 0,
+    chunk: int = 64,                                        # gradients computed together; only memory depends on it
+    device: str | torch.device = "cpu",
+    checkpoint: str | os.PathLike[str] | None = None,       # folder: what is there is not computed again
+    progress: Callable[[int, int], object] | None = None,   # called with (draws done, draws in all)
+) -> SensitivityMaps:
+    """G(x, y, t) = E Σ_c |∂D(z)_{x,y,c} / ∂z_c| over training images x and noisy z (App. A.1.2).
+
+    Gradients stay within their channel. Works for every differentiable denoiser; more draws go on from a checkpoint.
+    """
+    for sigma in sigmas:
+        if not 0 < sigma < math.inf:
+            raise InputError(f"sigma {sigma} is not a noise level; it must be positive and finite")
+    if draws < 1 or chunk < 1 or not len(sigmas):
+        raise InputError(f"maps need sigmas, draws >= 1 and chunk >= 1; got {len(sigmas)} sigmas, {draws} and {chunk}")
+    identity = {"seed": str(seed), "images": images.checksum(), "denoiser": _fingerprint(denoiser, images, device)}
+    sums = {float(sigma): _Sums(images.shape, checkpoint, float(sigma), identity) for sigma in sigmas}
+    total = draws * len(sums)
+    for sigma, running in sums.items():
+        while running.count < draws:
+            z = _draw(images, sigma, seed, running.count).to(device)
+            running.add(_gradients(denoiser, z, sigma, chunk).cpu())
+            if progress is not None:
+                progress(sum(min(s.count, draws) for s in sums.values()), total)
+    return SensitivityMaps(
+        {sigma: running.mean for sigma, running in sums.items()},
+        {sigma: running.count for sigma, running in sums.items()},
+        {sigma: running.error for sigma, running in sums.items()},
+    )
+
+
+def _draw(images: ImageSet, sigma: float, seed: int, index: int) -> Tensor:  # (1, C, H, W)
+    digest = hashlib.blake2b(repr(("maps", seed, sigma, index)).encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+    x = images.scaled(torch.randint(len(images), (1,), generator=generator))
+    return x + sigma * torch.randn(x.shape, generator=generator)
+
+
+def _gradients(denoiser: Denoiser, z: Tensor, sigma: float, chunk: int) -> Tensor:  # (H, W, H, W)
+    """Σ_c |∂D(z)_{y,x,c} / ∂z_c|, all output pixels, by chunks of vector-Jacobian products."""
+    _, channels, height, width = z.shape
+    pull = _pullback(denoiser, z, sigma)
+    maps = z.new_zeros(height * width, height * width)
+    for channel in range(channels):
+        for rows in torch.arange(height * width, device=z.device).split(chunk):
+            outputs = z.new_zeros(len(rows), channels, height * width)
+            outputs[torch.arange(len(rows)), channel, rows] = 1
+            gradients = pull(outputs.view(len(rows), channels, height, width))
+            maps[rows] += gradients[:, channel].flatten(1).abs()
+    return maps.view(height, width, height, width)
+
+
+def _pullback(denoiser: Denoiser, z: Tensor, sigma: float) -> Callable[[Tensor], Tensor]:
+    """From cotangents (n, C, H, W) of D(z) to those of z."""
+
+    def repeat(outputs: Tensor) -> Tensor:
+        batch = z.repeat(len(outputs), 1, 1, 1).requires_grad_()
+        x0 = denoiser(batch, sigma)
+        if not x0.requires_grad:
+            raise InputError("this denoiser gives no gradients, so it has no sensitivity maps")
+        return torch.autograd.grad(x0, batch, outputs)[0]
+
+    try:
+        _, pull = torch.func.vjp(lambda z: denoiser(z, sigma), z)
+        batched = torch.func.vmap(lambda output: pull(output[None])[0][0])
+        batched(torch.zeros_like(z))
+    except (RuntimeError, InputError):  # code that torch.func cannot look into: one z per gradient, at 1.5 times the cost
+        return repeat
+    return batched
+
+
+def _fingerprint(denoiser: Denoiser, images: ImageSet, device: str | torch.device) -> str:
+    """What tells two denoisers apart: an answer, in six digits, which do not depend on threads or batches."""
+    with torch.no_grad():
+        x0 = denoiser(_draw(images, 1.0, 0, 0).to(device), 1.0)
+    if x0.shape[1:] != images.shape:
+        raise InputError(f"the denoiser answers {tuple(x0.shape[1:])} to images of shape {images.shape}")
+    return f"{x0.double().abs().mean().item():.5e}"
+
+
+class _Sums:
+    """Sum and sum of squares over draws at one noise level, kept in a file if there is a folder for it."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        folder: str | os.PathLike[str] | None,
+        sigma: float,
+        identity: dict[str, str],
+    ) -> None:
+        self.count, self.identity = 0, identity
+        self.total, self.squares = (torch.zeros(*shape[1:], *shape[1:]) for _ in range(2))
+        self.path = None if folder is None else Path(folder) / f"sigma-{sigma:.6g}.safetensors"
+        if self.path is not None and self.path.exists():
+            self._restore(self.path)
+
+    def _restore(self, path: Path) -> None:
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata()
+                self.count = int(metadata.pop("count"))
+                self.total, self.squares = file.get_tensor("total"), file.get_tensor("squares")
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise InputError(f"{str(path)!r} is no checkpoint of sensitivity maps ({error}); delete it") from error
+        for key, value in self.identity.items():
+            if metadata.get(key) != value:
+                raise InputError(f"{str(path)!r} belongs to another {key}; choose another folder or delete it")
+
+    def add(self, maps: Tensor) -> None:
+        self.count += 1
+        self.total += maps
+        self.squares += maps**2
+        if self.path is not None:
+            metadata = {"count": str(self.count), **self.identity}
+            with atomic(self.path) as part:
+                save_file({"total": self.total, "squares": self.squares}, part, metadata)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.total / self.count
+
+    @property
+    def error(self) -> float:
+        if self.count == 1:
+            return math.nan
+        variance = (self.squares - self.total**2 / self.count).clamp(min=0) / (self.count - 1)
+        return ((variance / self.count).sqrt().sum() / self.mean.sum()).item()

@@ -1,0 +1,235 @@
+"""Training a denoising network by EDM's loss (Eq. 5 of the paper; Karras et al. 2022, Table 1), on any device.
+
+Everything random in a step is a function of (seed, step), so a run that was killed goes on bit for bit where its last
+checkpoint stood. Printing, saving and sampling belong to the caller of the generator `train`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fpmc.errors import InputError
+from fpmc.files import atomic
+from fpmc.images import ImageSet
+from fpmc.networks.precond import EDMPrecond
+
+VALIDATION_SIGMAS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train; lengths are in images seen, so that they mean the same for every batch size."""
+
+    images: int = 1_000_000  # length of the training
+    batch: int = 64
+    rate: float = 1e-3
+    schedule: Literal["constant", "cosine"] = "constant"  # after the warm-up; cosine falls to 0 at the end
+    warmup: int = 20_000
+    clip: float = 1.0  # largest gradient norm
+    ema_halflife: int = 500_000
+    ema_rampup: float = 0.05  # the half-life is at most this share of the images seen
+    p_mean: float = -1.2  # ln σ ~ N(p_mean, p_std²)
+    p_std: float = 1.2
+    xflip: bool = False  # mirror half of the images; off, because the analytic denoisers model unflipped data
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("images", "batch", "rate", "clip", "ema_halflife", "ema_rampup", "p_std"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.warmup < 0 or self.seed < 0:
+            raise InputError(f"warmup and seed must not be negative, got {self.warmup} and {self.seed}")
+        if self.schedule not in ("constant", "cosine"):
+            raise InputError(f"no schedule {self.schedule!r}; choose 'constant' or 'cosine'")
+
+    @property
+    def steps(self) -> int:
+        return math.ceil(self.images / self.batch)
+
+    def rate_at(self, step: int) -> float:
+        seen = step * self.batch
+        if seen < self.warmup:
+            return self.rate * (seen + self.batch) / (self.warmup + self.batch)
+        if self.schedule == "constant":
+            return self.rate
+        share = (seen - self.warmup) / max(self.images - self.warmup, 1)
+        return self.rate * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
+
+    def ema_decay_at(self, step: int) -> float:
+        halflife = min(self.ema_halflife, self.ema_rampup * (step + 1) * self.batch)
+        return 0.5 ** (self.batch / halflife)
+
+
+class Training:
+    """A network on its way: the weights, their moving average (the one to use), the optimiser, and the step reached."""
+
+    def __init__(self, net: EDMPrecond, recipe: Recipe) -> None:
+        self.net = net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self.ema = copy.deepcopy(self.net).eval().requires_grad_(False)
+        self.recipe = recipe
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=recipe.rate, fused=True)
+        self.step = 0
+        self.seconds = 0.0  # spent in steps, all sittings together
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint that `torch.load(weights_only=True)` reads."""
+        state = {
+            "config": self.net.config,
+            "recipe": asdict(self.recipe),
+            "net": self.net.state_dict(),
+            "ema": self.ema.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "seconds": self.seconds,
+        }
+        with atomic(path) as part:
+            torch.save(state, part)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a checkpoint of the same network."""
+        device = next(self.net.parameters()).device
+        try:
+            state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+            self.net.load_state_dict(state["net"])
+            self.ema.load_state_dict(state["ema"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.seconds = state["step"], state["seconds"]
+        except (OSError, KeyError, ValueError, RuntimeError, EOFError) as error:
+            raise InputError(
+                f"{str(path)!r} is no checkpoint of this training ({error}); delete it to start anew"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step done."""
+
+    step: int
+    images: int  # seen so far
+    loss: float  # of this batch, before the step
+    gradient: float  # its norm before clipping
+    rate: float
+    seconds: float  # of training so far
+
+
+def train(state: Training, images: ImageSet, *, steps: int | None = None) -> Iterator[Progress]:
+    """Train `state` in place (Eq. 5), yielding after every step, to the end of its recipe or for `steps` steps."""
+    net, recipe = state.net, state.recipe
+    if images.shape != net.shape:
+        raise InputError(f"the network takes images of shape {net.shape}, {images.name!r} has {images.shape}")
+    if net.label_dim and (images.labels is None or int(images.labels.max()) >= net.label_dim):
+        raise InputError(f"a network of {net.label_dim} classes needs labels 0 … {net.label_dim - 1}")
+    device = next(net.parameters()).device
+    net.train()
+    end = recipe.steps if steps is None else min(recipe.steps, state.step + steps)
+    while state.step < end:
+        began = time.perf_counter()
+        x, sigma, noise, labels = (
+            None if part is None else part.to(device) for part in draw(images, recipe, state.step, net.label_dim)
+        )
+        rate = recipe.rate_at(state.step)
+        for group in state.optimizer.param_groups:
+            group["lr"] = rate
+        state.optimizer.zero_grad(set_to_none=True)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(_seed(recipe.seed, "dropout", state.step))
+            loss = edm_loss(net, x, sigma, noise, labels)  # pyright: ignore[reportArgumentType]
+            loss.backward()
+        gradient = torch.nn.utils.clip_grad_norm_(net.parameters(), recipe.clip)
+        if not bool(gradient.isfinite()):
+            raise InputError(f"training diverged at step {state.step} (loss {loss.item():g}); lower the rate {rate:g}")
+        state.optimizer.step()
+        _average(state.ema, net, recipe.ema_decay_at(state.step))
+        state.step += 1
+        state.seconds += time.perf_counter() - began
+        yield Progress(
+            state.step, state.step * recipe.batch, loss.item(), gradient.item(), rate, state.seconds
+        )
+
+
+def edm_loss(
+    net: EDMPrecond,
+    x: Tensor,  # (B, C, H, W), clean
+    sigma: Tensor,  # (B,)
+    noise: Tensor,  # (B, C, H, W), unit variance
+    labels: Tensor | None = None,  # one-hot (B, label_dim)
+) -> Tensor:
+    """Squared error of D(x + σn, σ), weighted by 1/c_out(σ)² so that every noise level counts alike at the start."""
+    z = x + sigma.reshape(-1, 1, 1, 1) * noise
+    weight = (sigma**2 + net.sigma_data**2) / (sigma * net.sigma_data) ** 2
+    return (weight * (net(z, sigma, labels) - x).square().flatten(1).mean(1)).mean()
+
+
+def draw(images: ImageSet, recipe: Recipe, step: int, classes: int) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The batch of a step: images (B, C, H, W), noise levels (B,), unit noise (B, C, H, W), one-hot labels or None."""
+    count, first = len(images), step * recipe.batch
+    index = torch.stack([
+        _order(recipe.seed, position // count, count)[position % count]
+        for position in range(first, first + recipe.batch)
+    ])
+    generator = torch.Generator().manual_seed(_seed(recipe.seed, "noise", step))
+    x = images.scaled(index)
+    if recipe.xflip:
+        mirrored = torch.rand(recipe.batch, generator=generator) < 0.5
+        x = torch.where(mirrored[:, None, None, None], x.flip(-1), x)
+    sigma = (recipe.p_mean + recipe.p_std * torch.randn(recipe.batch, generator=generator)).exp()
+    noise = torch.randn(x.shape, generator=generator)
+    labels = torch.eye(classes)[images.labels[index]] if classes and images.labels is not None else None
+    return x.contiguous(memory_format=torch.channels_last), sigma, noise, labels
+
+
+@torch.no_grad()
+def validate(
+    denoiser: Callable[[Tensor, Tensor], Tensor],
+    images: ImageSet,
+    *,
+    sigmas: Sequence[float] = VALIDATION_SIGMAS,
+    seed: int = 0,
+    batch: int = 256,
+    device: str | torch.device = "cpu",
+) -> dict[float, float]:
+    """Mean squared error against the clean held-out images by noise level, with the same noise at every call."""
+    errors = dict.fromkeys(sigmas, 0.0)
+    for start in range(0, len(images), batch):
+        x = images.scaled(slice(start, start + batch))
+        generator = torch.Generator().manual_seed(_seed(seed, "validation", start))
+        noise = torch.randn(x.shape, generator=generator)
+        for sigma in sigmas:
+            z = (x + sigma * noise).to(device)
+            x0 = denoiser(z, torch.full((len(z),), sigma, device=device)).cpu()
+            errors[sigma] += (x0 - x).square().mean((1, 2, 3)).sum().item() / len(images)
+    return errors
+
+
+def data_deviation(images: ImageSet) -> float:
+    """σ_data: the standard deviation of all values of the images in [−1, 1], exactly, from the count of each byte."""
+    counts = sum(torch.bincount(part.flatten().int(), minlength=256) for part in images.pixels.split(4096))
+    values = (torch.arange(256, dtype=torch.float64) - 127.5) / 127.5
+    share = torch.as_tensor(counts).double() / images.pixels.numel()
+    return math.sqrt((share * (values - (share * values).sum()) ** 2).sum().item())
+
+
+@torch.no_grad()
+def _average(ema: torch.nn.Module, net: torch.nn.Module, decay: float) -> None:
+    for mean, value in zip(ema.parameters(), net.parameters()):
+        mean.lerp_(value, 1 - decay)
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, count: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(_seed(seed, "order", epoch)))
+
+
+def _seed(*parts: object) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
