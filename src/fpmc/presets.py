@@ -114,7 +114,8 @@ def lukoianov(
 def flex_masks(maps: Tensor, tau: float) -> Tensor:
     """1(Ĝ(x, y) < τ) (App. A.1.2): for each output pixel those that hold a share τ of its map, bool (HW, 1, H, W).
 
-    Pixels are taken in descending order while the share taken before them is at most τ.
+    Pixels are taken in descending order while the share taken before them is at most τ. A pixel that is then in no mask
+    at all (a border pixel that hardly varies) joins its own, since somebody must answer for it.
     """
     if not isinstance(maps, Tensor) or maps.dim() != 4 or maps.shape[:2] != maps.shape[2:]:
         got = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
@@ -126,7 +127,9 @@ def flex_masks(maps: Tensor, tau: float) -> Tensor:
         return torch.ones(len(rows), 1, *maps.shape[2:], dtype=torch.bool)
     values, order = (rows / rows.sum(1, keepdim=True)).sort(dim=1, descending=True, stable=True)
     kept = values.cumsum(1) - values <= tau
-    return torch.zeros_like(kept).scatter_(1, order, kept).view(-1, 1, *maps.shape[2:])
+    masks = torch.zeros_like(kept).scatter_(1, order, kept)
+    masks |= torch.diag(~masks.any(0))
+    return masks.view(-1, 1, *maps.shape[2:])
 
 
 def wiener_maps(gaussian: Gaussian, sigma: float) -> Tensor:

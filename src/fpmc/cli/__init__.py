@@ -21,6 +21,7 @@ COMMANDS = {
     "train": "train a network to compare with",
     "convert": "turn a network checkpoint into safetensors without executing it",
     "maps": "sensitivity maps of a network, for PSPC-Flex",
+    "bench": "what every method costs at every noise level, on this machine",
     "doctor": "what is wrong with this installation, and how to mend it",
 }
 FULL_OR_FORBIDDEN = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}

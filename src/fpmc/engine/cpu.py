@@ -27,8 +27,9 @@ POSTERIOR: dict[str, Callable] = {
     "full": lanes.full_posterior,
     "boxes": lanes.boxes_posterior,
     "rows": lanes.rows_posterior,
+    "shifts": lanes.shifts_posterior,
 }
-SHIFTS: Callable = lanes.shifts_posterior
+RESPOND: dict[str, Callable] = {"boxes": lanes.boxes_respond, "rows": lanes.rows_respond}
 
 
 class Stretch(NamedTuple):
@@ -84,10 +85,9 @@ def _mixed(group: Group, step: Step, common, arguments, stretches, alive, eviden
     """The second pass: normalised posteriors, mixed by their responses."""
     results = [np.zeros((len(z), z[0].numel()), np.float32) for _ in range(step.threads)]
     evidence = evidence.astype(np.float32)
-    if step.kernel == "boxes":
-        kernel: Callable = lanes.boxes_respond
-    else:
-        kernel, arguments = lanes.rows_respond, (*arguments, *_sparse_rows(group)[1])
+    kernel = RESPOND[step.kernel]
+    if step.kernel == "rows":
+        arguments = (*arguments, *_sparse_rows(group)[1])
     for stretch, seen in zip(stretches, alive):
         _share(lambda r, a, b, st=stretch, s=seen: kernel(*st, a, b, *common, evidence, s, r, *arguments), results, stretch)
     return torch.from_numpy(np.sum(results, axis=0, dtype=np.float64) / UNIT).to(z.dtype).view_as(z)
@@ -97,9 +97,9 @@ def _shifts(source: Translations, step: Step, common, z: Tensor) -> Tensor:
     channels, height, width = source.shape
     pixels = height * width
     sums = [_sums(len(z), pixels, channels * pixels) for _ in range(step.threads)]
-    shape = (channels, height, width, source.size)
+    shape, kernel = (channels, height, width, source.size), POSTERIOR[step.kernel]
     for stretch in _stretches(source.base):
-        _share(lambda s, a, b, st=stretch: SHIFTS(*st, a, b, *common, *s, *shape), sums, stretch)
+        _share(lambda s, a, b, st=stretch: kernel(*st, a, b, *common, *s, *shape), sums, stretch)
     _, mass, moment = _merge(sums, None)
     means = moment.reshape(len(z), channels, pixels) / mass[:, None] / UNIT
     return torch.from_numpy(means).to(z.dtype).view_as(z)

@@ -1,0 +1,99 @@
+"""fpmc bench: what every method costs at every noise level, on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fpmc.cli.denoisers import PRESETS, parse_specs
+from fpmc.cli.options import DataOptions, check_sigmas, parse
+from fpmc.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fpmc.benchmark import Cost
+
+HEADERS = ("method", "sigma", "kernel", "L", "s/image", "GEMMs", "error", "MiB", "GFLOP/s", "× dense")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(DataOptions):
+    """Seconds per noisy image and call, error against float64, memory, and what the machine could do, as a table.
+
+    Run it alone: another busy process spoils the times. All ratios are measured in this one run.
+    """
+
+    outdir: Path = Path("runs/bench")       # run directory to write
+    denoiser: tuple[str, ...] = PRESETS     # methods, e.g. ls lukoianov:tau=0.02
+    sigmas: tuple[float, ...] = (80, 8.4, 3.26, 1.09, 0.296, 0.06, 0.002)   # noise levels
+    batch: int = 8                          # noisy images per call
+    repeats: int = 2                        # calls, of which the best counts
+    checked: int = 1000                     # images on which errors and the dense evaluation are measured
+
+
+def main(args: list[str]) -> None:
+    config = parse(Config, args, "bench")
+    specs, sigmas = parse_specs(config.denoiser), check_sigmas(config.sigmas)
+    if networks := [spec.text for spec in specs if spec.network is not None]:
+        raise InputError(f"{networks[0]} is a network; bench measures analytic denoisers")
+
+    from fpmc.benchmark import benchmark, measure_machine
+    from fpmc.data import load_images
+    from fpmc.report.run import RunDirectory
+    from fpmc.report.table import markdown, plain
+
+    images = config.images()
+    try:
+        held_out = load_images(config.data, split="test")
+    except InputError:
+        held_out = images
+    run = RunDirectory(config.outdir, config, command="bench", free=tuple(asdict(config)))
+    machine = measure_machine()
+    product = f"a 2048×2048 product takes {machine.gemm_seconds:.3f} s"
+    run.say(
+        f"{len(images)} images of {images.name}, batch {config.batch}, {machine.threads} threads; "
+        f"{product} ({machine.gemm_gflops:.0f} GFLOP/s), copying runs at {machine.copy_gb:.1f} GB/s"
+    )
+    costs: list[Cost] = []
+    for spec in specs:
+        for cost in benchmark(
+            spec.build, images, held_out, list(sigmas),  # pyright: ignore[reportArgumentType]
+            machine=machine, batch=config.batch, repeats=config.repeats, checked=config.checked,
+        ):
+            costs.append(cost)
+            run.say("  ".join(row(cost)))
+    run.metrics({"machine": asdict(machine), "costs": [asdict(cost) for cost in costs]})
+    rows = [row(cost) for cost in costs]
+    run.write_text("table.md", markdown(HEADERS, rows))
+    run.say(f"\n{plain(HEADERS, rows)}\n")
+    with run.atomic("costs.png") as part:
+        figure(costs).savefig(part, dpi=150)
+    run.say(f"{run.path / 'costs.png'}")
+
+
+def row(cost: Cost) -> tuple[str, ...]:
+    """One line of the table."""
+    memory = "–" if cost.peak_memory is None else f"{cost.peak_memory:.0f}"
+    ratio = "–" if cost.dense_ratio is None else f"{cost.dense_ratio:.0f}"
+    return (
+        cost.method, f"{cost.sigma:g}", cost.kernel, str(cost.estimators), f"{cost.seconds:.4f}", f"{cost.gemms:.2f}",
+        f"{cost.error:.1e}", memory, f"{cost.gflops:.0f}", ratio,
+    )
+
+
+def figure(costs: list[Cost]) -> Figure:
+    """Seconds per image by noise level, a line per method, told apart by marker as well as by colour."""
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = drawing.add_subplot()
+    methods = list(dict.fromkeys(cost.method for cost in costs))
+    for method, marker in zip(methods, "osD^vP*Xhd<>" * len(methods)):
+        points = [(cost.sigma, cost.seconds) for cost in costs if cost.method == method]
+        axes.loglog(*zip(*points), marker=marker, label=method)
+    axes.set(xlabel="noise level σ", ylabel="seconds per noisy image")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small", ncols=2)
+    return drawing
