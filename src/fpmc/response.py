@@ -115,7 +115,7 @@ class Vectors(Response):
     def merge(self, precision: Precision, representative: Tensor) -> Response:
         if len(precision) == len(self):
             return self
-        values = self.values if self.values.is_floating_point() else self.values.double()  # True + True is True
+        values = self.values.double()                   # as exact as the total; and True + True is not True
         merged = values.new_zeros(len(precision), *values.shape[1:])
         return Vectors(merged.index_add(0, representative, values))
 
