@@ -107,10 +107,10 @@ def _pullback(denoiser: Denoiser, z: Tensor, sigma: float) -> Callable[[Tensor],
         return torch.autograd.grad(x0, batch, outputs)[0]
 
     try:
-        _, pull = torch.func.vjp(lambda z: denoiser(z, sigma), z)
+        pull = torch.func.vjp(lambda z: denoiser(z, sigma), z)[1]
         batched = torch.func.vmap(lambda output: pull(output[None])[0][0])
         batched(torch.zeros_like(z))
-    except (RuntimeError, InputError):  # code that torch.func cannot look into: one z per gradient, at 1.5 times the cost
+    except (RuntimeError, InputError):  # code that torch.func cannot look into costs 1.5 times as much
         return repeat
     return batched
 

@@ -13,7 +13,7 @@ import math
 import os
 import pickletools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -24,8 +24,8 @@ from torch import Tensor
 from fpmc.errors import InputError
 
 MOST_OPCODES = 5_000_000    # a published checkpoint has some 50,000
-MOST_ENTRIES = 100_000      # tensors of one network
-MOST_DEPTH = 32             # modules within modules
+MOST_ENTRIES = 100_000      # modules, parameters and buffers of one network
+LONGEST_NAME = 500          # of a parameter, with those of the modules around it
 LONGEST_LINE = 4096         # of the text opcodes, which torch hardly writes
 
 
@@ -60,12 +60,7 @@ def read_edm_pickle(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
         settings = net.state.get("_init_kwargs")
         if net.state.get("_init_args") or not isinstance(settings, dict):
             raise Refused("its constructor settings (_init_kwargs) are missing")
-        state: dict[str, Tensor] = {}
-        for name, tensor in _entries(net):
-            state[name] = tensor
-            if len(state) > MOST_ENTRIES:
-                raise Refused(f"it lists more than {MOST_ENTRIES:,} tensors")
-        return settings, state
+        return settings, _state(net)
     except OSError as error:
         raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror}") from error
     except (Refused, ValueError, TypeError, LookupError, OverflowError, RuntimeError, MemoryError) as error:
@@ -73,18 +68,25 @@ def read_edm_pickle(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
         raise InputError(f"{os.fspath(path)!r} is refused: {why}; nothing in it was executed") from error
 
 
-def _entries(module: Record, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers by dotted name, as `state_dict` lists them."""
-    if depth > MOST_DEPTH:
-        raise Refused("its modules are nested without end")
-    for kind in ("_parameters", "_buffers", "_modules"):
-        for name, value in _expect(module.state.get(kind, {}), dict).items():
-            if isinstance(value, Tensor) and kind != "_modules":
-                yield f"{prefix}{name}", value
-            elif isinstance(value, Record) and kind == "_modules":
-                yield from _entries(value, f"{prefix}{name}.", depth + 1)
-            elif value is not None:
-                raise Refused(f"{prefix}{name} among its {kind} is {type(value).__name__}")
+def _state(net: Record) -> dict[str, Tensor]:
+    """Parameters and buffers by dotted name, as `state_dict` has them."""
+    state: dict[str, Tensor] = {}
+    count, pending = 0, [("", net)]
+    while pending:
+        prefix, module = pending.pop()
+        for kind, wanted in (("_parameters", Tensor), ("_buffers", Tensor), ("_modules", Record)):
+            for name, value in _expect(module.state.get(kind, {}), dict).items():
+                count += 1
+                path = f"{prefix}{_expect(name, str)}"
+                if count > MOST_ENTRIES or len(path) > LONGEST_NAME:  # modules may hold each other, in circles
+                    raise Refused("its modules have no end")
+                if value is not None and type(value) is not wanted:
+                    raise Refused(f"{path} is {type(value).__name__}, not one of its {kind}")
+                if isinstance(value, Record):
+                    pending.append((f"{path}.", value))
+                elif value is not None:
+                    state[path] = value
+    return state
 
 
 class _Bounded:
@@ -103,10 +105,10 @@ class _Bounded:
     def readline(self) -> bytes:
         return self.file.readline(LONGEST_LINE)
 
-    def spend(self, content: bytes | str) -> None:
-        """Each byte of the file becomes data once: a short file cannot ask for its longest string a million times."""
+    def spend(self, content: Sized) -> None:
+        """Each byte becomes data once or twice: a short file cannot ask for its longest string a million times."""
         self.spent += len(content)
-        if self.spent > self.size:
+        if self.spent > 2 * self.size:
             raise Refused("what it describes is larger than itself")
 
 
@@ -252,6 +254,11 @@ def _bytes(source: _Bounded, text: Any, encoding: Any) -> bytes:
     return text.encode("latin1")
 
 
+def _set(source: _Bounded, items: Any) -> set[str | int | float]:
+    source.spend(_expect(items, list))
+    return {_key(item) for item in items}
+
+
 def _dtype(source: _Bounded, code: Any, *rest: Any) -> np.dtype[Any]:
     if _expect(code, str) not in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"):
         raise Refused(f"it asks for the NumPy type {code!r}")
@@ -272,6 +279,8 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "torch.nn.modules.container.ModuleDict": lambda source: Record("ModuleDict"),
     "collections.OrderedDict": lambda source: {},
     "dnnlib.util.EasyDict": lambda source: {},
+    "builtins.set": _set,
+    "__builtin__.set": _set,
     "numpy.dtype": _dtype,
     "numpy.core.multiarray.scalar": _scalar,
     "numpy._core.multiarray.scalar": _scalar,

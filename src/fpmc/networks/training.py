@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from fpmc.errors import InputError
 from fpmc.files import atomic
 from fpmc.images import ImageSet
 from fpmc.networks.precond import EDMPrecond
+from fpmc.process import Denoiser
 
 VALIDATION_SIGMAS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
@@ -81,6 +82,15 @@ class Training:
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=recipe.rate, fused=True)
         self.step = 0
         self.seconds = 0.0  # spent in steps, all sittings together
+
+    def adopt(self, net: Denoiser) -> None:
+        """Start from the weights of another network of the same architecture."""
+        try:
+            state = net.state_dict()  # pyright: ignore[reportFunctionMemberAccess]
+            self.net.load_state_dict(state)
+            self.ema.load_state_dict(state)
+        except (AttributeError, RuntimeError) as error:
+            raise InputError(f"these weights do not fit the network to train: {str(error)[:200]}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint that `torch.load(weights_only=True)` reads."""
@@ -191,7 +201,7 @@ def draw(images: ImageSet, recipe: Recipe, step: int, classes: int) -> tuple[Ten
 
 @torch.no_grad()
 def validate(
-    denoiser: Callable[[Tensor, Tensor], Tensor],
+    denoiser: Denoiser,
     images: ImageSet,
     *,
     sigmas: Sequence[float] = VALIDATION_SIGMAS,

@@ -1,0 +1,70 @@
+"""fpmc maps: sensitivity maps of a network, for PSPC-Flex, level by level and draw by draw; interrupted, it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fpmc.cli.options import check_sigmas, parse, progress_bar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Average a network's absolute gradients over noisy images: maps.safetensors and maps.png in --outdir."""
+
+    outdir: Path                            # run directory to write or to go on with
+    network: str = "fashion-ddpmpp"         # a shipped name or a network's file
+    data: str = "fashion"                   # the images to average over
+    sigmas: tuple[float, ...] = ()          # noise levels; none: those at which PSPC-Flex has a mask (τ < 1)
+    draws: int = 16                         # noisy images per level
+    seed: int = 0                           # of the draws
+    chunk: int = 64                         # gradients computed together
+    device: str = "cpu"                     # where the network is called
+
+
+def main(args: list[str]) -> None:
+    config = parse(Config, args, "maps")
+
+    import torch
+
+    from fpmc.data import load_images
+    from fpmc.networks import load_network, save_maps, sensitivity_maps
+    from fpmc.report.grid import image_grid
+    from fpmc.report.run import RunDirectory
+    from fpmc.report.table import plain
+    from fpmc.schedules import resolve
+
+    images, net = load_images(config.data), load_network(config.network, device=config.device)
+    column = resolve(None, "pspc_flex", images.shape)
+    sigmas = check_sigmas(config.sigmas or [sigma for sigma, tau in column.items() if tau < 1])
+    identity = {key: value for key, value in asdict(config).items() if key != "outdir"}
+    run = RunDirectory(config.outdir, identity, command="maps", free=("sigmas", "draws", "chunk", "device"))
+    with progress_bar("maps") as progress:
+        maps = sensitivity_maps(
+            net,
+            images,
+            sigmas,
+            draws=config.draws,
+            seed=config.seed,
+            chunk=config.chunk,
+            device=config.device,
+            checkpoint=run.path / "draws",
+            progress=progress,
+        )
+    target = run.path / "maps.safetensors"
+    save_maps(maps, target)
+
+    _, height, width = images.shape
+    pixels = {"centre": (height // 2, width // 2), "quarter": (height // 4, width // 4), "corner": (0, 0)}
+    # Square roots of the share of the largest value: the faint surroundings of a map are what the masks are about.
+    rows = {
+        label: torch.stack([2 * (maps[sigma][at] / maps[sigma][at].max()).sqrt()[None] - 1 for sigma in sigmas])
+        for label, at in pixels.items()
+    }
+    title = f"Sensitivity of {Path(config.network).stem}, {config.draws} draws"
+    picture = image_grid(rows, columns=[f"{sigma:g}" for sigma in sigmas], title=title, corner="σ")
+    run.picture("maps.png", picture)
+    run.metrics({"draws": maps.draws, "relative_standard_error": maps.errors, "bytes": target.stat().st_size})
+    lines = [[f"{sigma:g}", str(maps.draws[sigma]), f"{maps.errors[sigma]:.3f}"] for sigma in sigmas]
+    run.say(plain(["σ", "draws", "relative standard error"], lines))
+    run.say(f"{target} ({target.stat().st_size / 1e6:.2f} MB), {run.path / 'maps.png'}")
