@@ -11,6 +11,8 @@ from fpmc import presets
 from fpmc.cli.denoisers import PRESETS, parse_spec, parse_specs
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
+from fpmc.networks.mapfile import load_maps, save_maps
+from fpmc.networks.maps import SensitivityMaps
 
 IMAGES = ImageSet(np.random.default_rng(0).integers(0, 256, (8, 1, 6, 6), dtype=np.uint8))
 
@@ -58,13 +60,33 @@ def test_none_or_twice_is_refused(texts):
 
 
 def test_a_network_is_asked_for_by_name_or_file(monkeypatch, tmp_path):
-    monkeypatch.setattr(fpmc.networks, "load_network", lambda name: lambda z, sigma: z * 0, raising=False)
+    monkeypatch.setattr(fpmc.networks, "load_network", lambda name: lambda z, sigma: z * 0)
     weights = tmp_path / "net.safetensors"
     weights.write_bytes(b"1")
     spec = parse_spec(str(weights))
-    assert spec.network is not None
+    assert spec.loaded is not None
     assert spec.label(spec.build(None)) == "net"
+    assert parse_spec("fashion-ddpmpp").checksum() is None
     before = spec.checksum()
     weights.write_bytes(b"2")
     assert before != spec.checksum()
-    assert parse_spec("fashion-ddpmpp").checksum() is None
+
+
+def test_a_saved_fpmc_is_asked_for_by_its_folder(tmp_path):
+    denoiser = presets.wiener(IMAGES)  # a Gaussian is saved whole, so no images are looked for
+    denoiser.save_pretrained(tmp_path / "mine")
+    spec = parse_spec(str(tmp_path / "mine"))
+    z = torch.randn(2, 1, 6, 6)
+    np.testing.assert_allclose(spec.build(None)(z, 0.7), denoiser(z, 0.7), atol=1e-5)
+    assert spec.checksum() is not None
+
+
+def test_maps_and_schedules_are_files(tmp_path):
+    maps = SensitivityMaps({1.0: torch.rand(6, 6, 6, 6)}, draws={1.0: 1}, errors={1.0: 0.0})
+    save_maps(maps, tmp_path / "maps.safetensors")
+    spec = parse_spec(f"pspc_flex:maps={tmp_path / 'maps.safetensors'},schedule=0.4")
+    z = torch.randn(2, 1, 6, 6)
+    expected = presets.pspc_flex(IMAGES, maps=load_maps(tmp_path / "maps.safetensors"), schedule=0.4)(z, 1.0)
+    assert torch.equal(spec.build(IMAGES)(z, 1.0), expected)
+    assert spec.checksum() is not None
+    assert parse_spec("pspc_flex:schedule=0.4").checksum() is None

@@ -25,7 +25,7 @@ class Config(SamplerOptions, DataOptions):
     """
 
     outdir: Path = Path("runs/demo")    # run directory to write or to go on with
-    max_size: int | None = 2000         # use only the first so many training images
+    max_size: int | None = 1000         # use only the first so many training images; ELS is what takes the time
     denoiser: tuple[str, ...] = PRESETS     # rows of the picture
     networks: tuple[str, ...] = ()      # more rows; samples are judged by the last network
 

@@ -50,7 +50,7 @@ def main(args: list[str]) -> None:
 
     first = slice(config.count)
     clean = load_samples(config.input)[0][first] if config.input else load_images(config.data, "test").scaled(first)
-    images = config.images() if any(spec.network is None for spec in specs) else None
+    images = config.images() if any(spec.loaded is None for spec in specs) else None
     denoisers = {spec.label(built := spec.build(images)): built for spec in specs}
     channels, height, width = clean.shape[1:]
     noise = initial_noise(range(config.seed, config.seed + len(clean)), (channels, height, width)).float()

@@ -1,4 +1,4 @@
-"""Denoisers as the command line names them: `ls`, `lukoianov:tau=0.02,rule=official`, a network's name or file."""
+"""Denoisers as the command line names them: `ls`, `lukoianov:tau=0.02,rule=official`, a network, a saved FPMC."""
 
 from __future__ import annotations
 
@@ -27,17 +27,21 @@ class Spec:
     """A denoiser's name and options, checked, before it is built from training images."""
 
     text: str                           # as given
-    name: str                           # of a preset, or the network's name or file
+    name: str                           # of a preset, or where the denoiser was loaded from
     options: dict[str, Any]
-    network: Denoiser | None = None     # a network needs no images and is here already
+    loaded: Denoiser | None = None      # a network or a saved FPMC needs no images and is here already
 
     def build(self, images: ImageSet | None) -> Denoiser:
-        """`fpmc.presets.<name>(images, **options)`, or the network."""
-        if self.network is not None:
-            return self.network
+        """`fpmc.presets.<name>(images, **options)`, unless it was loaded."""
+        if self.loaded is not None:
+            return self.loaded
         from fpmc import presets
+        from fpmc.networks.mapfile import load_maps
 
-        return getattr(presets, self.name)(images, **{**DEFAULTS.get(self.name, {}), **self.options})
+        options = {**DEFAULTS.get(self.name, {}), **self.options}
+        if options.get("maps", "wiener") != "wiener":
+            options["maps"] = load_maps(options["maps"])
+        return getattr(presets, self.name)(images, **options)
 
     def label(self, denoiser: Denoiser) -> str:
         """What to write beside its images: two variants of one method differ by their options."""
@@ -46,15 +50,14 @@ class Spec:
         return f"{name} {options}".strip()
 
     def checksum(self) -> str | None:
-        """Of the network's file, so that a run is not resumed with another network."""
-        path = Path(self.name)
-        if self.network is None or not path.exists():
-            return None
+        """Of the files it is made of, so that a run is not resumed with others of the same name."""
+        named = [Path(value) for value in self.options.values() if isinstance(value, str)]
+        named += [Path(self.name)] if self.loaded is not None else []
+        files = sorted(file for path in named for file in (path, *path.rglob("*")) if file.is_file())
         digest = hashlib.sha256()
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.is_file():
-                digest.update(file.read_bytes())
-        return digest.hexdigest()
+        for file in files:
+            digest.update(file.read_bytes())
+        return digest.hexdigest() if files else None
 
 
 def parse_spec(text: str) -> Spec:
@@ -62,7 +65,7 @@ def parse_spec(text: str) -> Spec:
     name, _, rest = text.partition(":")
     name = name.replace("-", "_").lower()
     if name not in PRESETS:
-        return _network(text)
+        return Spec(text, text, {}, _load(text))
     from fpmc import presets
 
     parameters = inspect.signature(getattr(presets, name)).parameters.values()
@@ -77,11 +80,14 @@ def parse_spec(text: str) -> Spec:
     return Spec(text, name, options)
 
 
-def _network(text: str) -> Spec:
+def _load(text: str) -> Denoiser:
+    from fpmc.collection import FPMC
     from fpmc.networks import load_network
 
+    if (Path(text) / "model.safetensors").is_file():
+        return FPMC.from_pretrained(text)
     try:
-        return Spec(text, text, {}, load_network(text))
+        return load_network(text)
     except InputError as error:
         close = difflib.get_close_matches(text.replace("-", "_"), PRESETS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"analytic ones are {', '.join(PRESETS)}"

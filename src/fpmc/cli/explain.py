@@ -21,11 +21,11 @@ class Config(DataOptions):
 def main(args: list[str]) -> None:
     config = parse(Config, args, "explain")
     specs, sigmas = parse_specs(config.denoiser), check_sigmas(config.sigmas)
-    if networks := [spec.text for spec in specs if spec.network is not None]:
-        raise InputError(f"{networks[0]} is a network; only analytic denoisers have a plan to explain")
-    images = config.images()
+    images = config.images() if any(spec.loaded is None for spec in specs) else None
     for spec in specs:
         denoiser = spec.build(images)
-        print(f"{spec.label(denoiser)}, {len(images)} images of {images.name}")
+        if not hasattr(denoiser, "explain"):
+            raise InputError(f"{spec.text} is a network; only analytic denoisers have a plan to explain")
+        print(spec.label(denoiser) + (f", {len(images)} images of {images.name}" if images is not None else ""))
         for sigma in sigmas:
             print(denoiser.explain(sigma, batch=config.batch))  # pyright: ignore[reportFunctionMemberAccess]

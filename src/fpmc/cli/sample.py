@@ -32,7 +32,7 @@ def main(args: list[str]) -> None:
     from fpmc.report.run import RunDirectory
     from fpmc.report.samples import sample_into
 
-    images = config.images() if spec.network is None else None
+    images = config.images() if spec.loaded is None else None
     denoiser = spec.build(images)
     label = spec.label(denoiser)
     identity = {key: value for key, value in asdict(config).items() if key != "outdir"} | {
