@@ -14,6 +14,11 @@ from fpmc.images import ImageSet
 from fpmc.metrics import compare, load_samples, nearest, paired
 
 
+@pytest.fixture(autouse=True)
+def _same_numbers_every_time():
+    torch.manual_seed(0)
+
+
 def pairs(n: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
     noise = torch.Generator().manual_seed(0)
     reference = torch.randn(n, 3, 4, 5, generator=noise)

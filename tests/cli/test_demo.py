@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from fpmc import networks
+from fpmc.cli import demo
 from fpmc.metrics import load_samples
 
 QUICK = ("--seeds", "0-2", "--steps", 6)
@@ -31,26 +32,36 @@ def test_every_method_from_the_same_noise(fpmc, data, tmp_path):
     assert (run / "table.md").read_text().count("\n") == 9
 
 
+class Network:
+    """Stands in for a loaded network: always the same ramp, a little brighter if its name says so."""
+
+    shape = (1, 6, 6)
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, z, sigma):
+        return torch.linspace(-1, 1, 6).expand_as(z) + (0.1 if "bright" in self.name else 0)
+
+
 def test_networks_are_rows_and_the_last_one_judges(fpmc, data, tmp_path, monkeypatch):
-    class Network:
-        shape = (1, 6, 6)
-
-        def __init__(self, name):
-            self.name = name
-
-        def __call__(self, z, sigma):
-            ramp = torch.linspace(-1, 1, 6).expand_as(z)
-            return ramp + (0.1 if self.name == "one" else 0)
-
     monkeypatch.setattr(networks, "load_network", Network)
-    args = ("--denoiser", "optimal", "--networks", "one", "two", "--data", data, "--outdir", tmp_path / "demo")
+    args = ("--denoiser", "optimal", "--networks", "bright", "plain", "--data", data, "--outdir", tmp_path / "demo")
     code, out, err = fpmc("demo", *args, *QUICK)
     assert code == 0, err
     assert "r²" in out
     found = json.loads((tmp_path / "demo" / "metrics.json").read_text())
-    np.testing.assert_allclose(found["one"]["mse"], 0.01, rtol=1e-3)
+    np.testing.assert_allclose(found["bright"]["mse"], 0.01, rtol=1e-3)
     assert found["Optimal"]["r2"] < 0.5
-    assert "r2" not in found["two"]
+    assert "r2" not in found["plain"]
+
+
+def test_networks_shipped_for_the_data_are_rows_by_default(fpmc, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(networks, "load_network", Network)
+    monkeypatch.setattr(demo, "SHIPPED", ("cifar10-ddpmpp", f"{data.name}-ddpmpp"))
+    assert fpmc("demo", "--data", data.name, "--outdir", "demo", "--denoiser", "optimal", *QUICK).code == 0
+    assert set(json.loads((tmp_path / "demo" / "metrics.json").read_text())) == {"Optimal", f"{data.name}-ddpmpp"}
 
 
 def test_what_is_there_is_not_computed_again(fpmc, data, tmp_path):

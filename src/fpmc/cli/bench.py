@@ -36,7 +36,7 @@ class Config(DataOptions):
 def main(args: list[str]) -> None:
     config = parse(Config, args, "bench")
     specs, sigmas = parse_specs(config.denoiser), check_sigmas(config.sigmas)
-    if networks := [spec.text for spec in specs if spec.network is not None]:
+    if networks := [spec.text for spec in specs if spec.loaded is not None]:
         raise InputError(f"{networks[0]} is a network; bench measures analytic denoisers")
 
     from fpmc.benchmark import benchmark, measure_machine

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fpmc.cli.denoisers import PRESETS, Spec, parse_specs
 from fpmc.cli.options import DataOptions, SamplerOptions, parse, parse_seeds, progress_bar
+from fpmc.networks.shipped import SHIPPED
 
 if TYPE_CHECKING:
     from fpmc.metrics import Comparison, Nearest
@@ -27,12 +28,15 @@ class Config(SamplerOptions, DataOptions):
     outdir: Path = Path("runs/demo")    # run directory to write or to go on with
     max_size: int | None = 1000         # use only the first so many training images; ELS is what takes the time
     denoiser: tuple[str, ...] = PRESETS     # rows of the picture
-    networks: tuple[str, ...] = ()      # more rows; samples are judged by the last network
+    networks: tuple[str, ...] | None = None     # more rows, the last one judges; by default all shipped for the data
 
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "demo")
-    specs = parse_specs([*config.denoiser, *config.networks])
+    networks = config.networks
+    if networks is None:
+        networks = [name for name in SHIPPED if name.startswith(f"{config.data}-")]  # ddpmpp, then ncsnpp
+    specs = parse_specs([*config.denoiser, *networks])
     seeds, settings = parse_seeds(config.seeds), config.settings()
 
     from fpmc.metrics import compare, nearest
@@ -58,7 +62,7 @@ def main(args: list[str]) -> None:
 
     closest = {label: nearest(out.images, images) for label, out in samples.items()}
     judged: dict[str, Comparison] = {}
-    if config.networks:
+    if networks:
         *others, last = samples
         judged = {label: compare(samples[label].images, samples[last].images) for label in others}
     run.metrics(
@@ -107,4 +111,6 @@ def table(
 
 
 def _folder(spec: Spec) -> str:
-    return re.sub(r"[^\w.=-]+", "_", spec.text)
+    """Where a denoiser's samples go; other weights under the same name go elsewhere."""
+    checksum = spec.checksum()
+    return re.sub(r"[^\w.=-]+", "_", spec.text) + (f"-{checksum[:8]}" if checksum else "")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpmc.errors import InputError
+from fpmc.networks.shipped import SHIPPED, weights_of
 
 if TYPE_CHECKING:
     from fpmc.images import ImageSet
@@ -52,7 +53,8 @@ class Spec:
     def checksum(self) -> str | None:
         """Of the files it is made of, so that a run is not resumed with others of the same name."""
         named = [Path(value) for value in self.options.values() if isinstance(value, str)]
-        named += [Path(self.name)] if self.loaded is not None else []
+        if self.loaded is not None:
+            named.append(weights_of(self.name) if self.name in SHIPPED else Path(self.name))
         files = sorted(file for path in named for file in (path, *path.rglob("*")) if file.is_file())
         digest = hashlib.sha256()
         for file in files:
