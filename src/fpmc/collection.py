@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fpmc import engine, storage
-from fpmc.data import load_images
+from fpmc.augmentation import from_recipe
 from fpmc.engine import Plan, Settings, Task
 from fpmc.errors import InputError
 from fpmc.files import atomic
@@ -214,11 +214,8 @@ class FPMC:
         except (OSError, ValueError, SafetensorError) as error:
             raise InputError(f"{str(path)!r} is not a saved FPMC: {error}") from error
 
-        def find(entry: dict) -> ImageSet:
-            return storage.check_images(load_images(entry["name"]) if images is None else images, entry)
-
         try:
-            reader = storage.Reader(tensors, config["sources"], find)
+            reader = storage.Reader(tensors, config["sources"], lambda recipe: from_recipe(recipe, images))
             levels = {
                 entry["sigma"]: Collection.of(*map(reader.group, entry["groups"])) for entry in config["levels"]
             }

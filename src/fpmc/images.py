@@ -46,7 +46,7 @@ class ImageSet:
         object.__setattr__(self, "name", name)
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        return len(self.ids)
 
     def __repr__(self) -> str:
         classes = "no labels" if self.labels is None else f"{len(self.labels.unique())} classes"
@@ -57,25 +57,32 @@ class ImageSet:
         """(C, H, W) of one image."""
         return tuple(self.pixels.shape[1:])  # pyright: ignore[reportReturnType]
 
+    def read(self, index: Index) -> Tensor:
+        """The pixels of `index`, uint8 (n, C, H, W): the way to go through a set that may be too large to hold."""
+        return self.pixels[self._index(index)]
+
     def scaled(self, index: Index | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """Images in [−1, 1] (App. C.2): (u − 127.5) / 127.5, all of them or those of `index`, (n, C, H, W)."""
-        chosen = self.pixels if index is None else self.pixels[self._index(index)]
-        return chosen.to(dtype).sub_(127.5).div_(127.5)
+        return self.read(slice(None) if index is None else index).to(dtype).sub_(127.5).div_(127.5)
 
     def subset(self, index: Index) -> ImageSet:
         """The images of `index` (slice, integers or booleans), with their labels and ids; a slice copies nothing."""
         chosen = self._index(index)
         labels = None if self.labels is None else self.labels[chosen]
-        return ImageSet(self.pixels[chosen], labels, self.ids[chosen], self.name)
+        return ImageSet(self.read(chosen), labels, self.ids[chosen], self.name)
 
     def checksum(self) -> str:
         """SHA-256 of shape, pixels and labels: equal for equal images, whatever file they came from."""
-        digest = hashlib.sha256(repr(tuple(self.pixels.shape)).encode())
-        for part in self.pixels.split(4096):
-            digest.update(part.cpu().numpy().data)
+        digest = hashlib.sha256(repr((len(self), *self.shape)).encode())
+        for start in range(0, len(self), 4096):
+            digest.update(self.read(slice(start, start + 4096)).cpu().numpy().data)
         if self.labels is not None:
             digest.update(self.labels.cpu().numpy().data)
         return digest.hexdigest()
+
+    def recipe(self) -> dict[str, Any]:
+        """What tells these images from others, as plain data; an augmented set says how it is made (App. B)."""
+        return {"name": self.name, "count": len(self), "checksum": self.checksum()}
 
     def _index(self, index: Index) -> slice | Tensor:
         if isinstance(index, slice):

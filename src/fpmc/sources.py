@@ -40,8 +40,14 @@ class Source:
         return sum(len(part) for part in self.parts)
 
     def __repr__(self) -> str:
-        names = " | ".join(part.name for part in self.parts)
-        return f"Source({names}: {len(self)} images, {'uniform' if self.log_weights is None else 'weighted'})"
+        """Size, originals, weights and parts, with the mass of each part where weights decide it."""
+        masses = [""] * len(self.parts)
+        if self.log_weights is not None:
+            split = self.log_weights.exp().split([len(part) for part in self.parts])
+            masses = [f" with {100 * float(mass.sum()):.3g} % of the mass" for mass in split]
+        parts = " | ".join(f"{len(part)} {part.name}{mass}" for part, mass in zip(self.parts, masses))
+        weights = "uniform" if self.log_weights is None else "weighted"
+        return f"Source({len(self)} images of {len(self.ids.unique())} originals, {weights}: {parts})"
 
     @property
     def ids(self) -> Tensor:
@@ -82,7 +88,7 @@ class Source:
         start = 0
         for part in self.parts:
             for first in range(0, len(part), size):
-                pixels = part.pixels[first : first + size]
+                pixels = part.read(slice(first, first + size))
                 here = slice(start + first, start + first + len(pixels))
                 weights = None if self.log_weights is None else self.log_weights[here]
                 if weights is None or bool((weights > -torch.inf).any()):

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fpmc import precision, response
-from fpmc.errors import InputError
 from fpmc.group import Group
 from fpmc.images import ImageSet
 from fpmc.precision import Full, Precision, Squares
@@ -89,7 +88,7 @@ class Writer:
                 entry = {"kind": "gaussian"} | {name: self._put(getattr(source, name).float()) for name in names}
             else:
                 weights = None if source.log_weights is None else self._put(source.log_weights)
-                entry = {"kind": "images", "parts": [recipe(part) for part in source.parts], "log_weights": weights}
+                entry = {"kind": "images", "parts": [part.recipe() for part in source.parts], "log_weights": weights}
             self.sources.append(entry)
             return len(self.sources) - 1
 
@@ -139,21 +138,6 @@ class Reader:
             return Gaussian(*(self._tensors[entry[name]].double() for name in ("mean", "eigenvalues", "eigenvectors")))
         weights = None if entry["log_weights"] is None else self._tensors[entry["log_weights"]]
         return Source([self._find(part) for part in entry["parts"]], weights)
-
-
-def recipe(images: ImageSet) -> dict[str, Any]:
-    """What tells one set of images from another."""
-    return {"name": images.name, "count": len(images), "checksum": images.checksum()}
-
-
-def check_images(images: ImageSet, entry: dict[str, Any]) -> ImageSet:
-    """These are the images a recipe speaks of."""
-    if len(images) != entry["count"] or images.checksum() != entry["checksum"]:
-        raise InputError(
-            f"this denoiser was made with {entry['count']} images called {entry['name']!r}, and {images!r} are others; "
-            "give the same images as `images=`"
-        )
-    return images
 
 
 def _pack(on: Tensor) -> Tensor:

@@ -69,8 +69,11 @@ def _pictures(found: ImageSet | Pictures) -> Iterator[Image.Image]:
         with reading(found.name):
             yield from map(_picture, found.decoded())
     else:
-        for image in tqdm(found.pixels, desc=f"packing {found.name}", unit="", delay=1, disable=None):
-            yield _picture(image.cpu().numpy())
+        with tqdm(total=len(found), desc=f"packing {found.name}", unit="", delay=1, disable=None) as bar:
+            for start in range(0, len(found), 1024):
+                for image in found.read(slice(start, start + 1024)):
+                    yield _picture(image.cpu().numpy())
+                    bar.update()
 
 
 def _picture(image: np.ndarray) -> Image.Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -146,25 +147,28 @@ def _sparse(matrix: Tensor) -> Sparse:
 
 
 def _kept(source: Source) -> bool:
-    return all(part.pixels.numel() <= KEEP for part in source.parts)
+    return all(len(part) * math.prod(part.shape) <= KEEP for part in source.parts)
 
 
 def _stretches(source: Source) -> Iterator[Stretch]:
     """The source in lanes; what is small enough is laid out once and kept with its images."""
     start = 0
     for part in source.parts:
-        size = len(part) if part.pixels.numel() <= KEEP else max(LANES, STRETCH // part.pixels[0].numel())
+        dimension = math.prod(part.shape)
+        size = len(part) if len(part) * dimension <= KEEP else max(LANES, STRETCH // dimension)
         for first in range(0, len(part), size):
-            pixels = part.pixels[first : first + size]
-            if size == len(part):
-                blocks = _blocks[part] if part in _blocks else _blocks.setdefault(part, _lay_out(pixels))
+            count = min(size, len(part) - first)
+            if size < len(part):
+                blocks = _lay_out(part.read(slice(first, first + count)))
+            elif part in _blocks:
+                blocks = _blocks[part]
             else:
-                blocks = _lay_out(pixels)
+                blocks = _blocks[part] = _lay_out(part.read(slice(None)))
             log_weights = np.full(len(blocks) * LANES, lanes.NOTHING, np.float32)
-            log_weights[: len(pixels)] = 0.0
+            log_weights[:count] = 0.0
             if source.log_weights is not None:
-                given = source.log_weights[start + first : start + first + len(pixels)]
-                log_weights[: len(pixels)] = given.clamp(min=lanes.NOTHING).numpy()
+                given = source.log_weights[start + first : start + first + count]
+                log_weights[:count] = given.clamp(min=lanes.NOTHING).numpy()
             yield Stretch(blocks, log_weights)
         start += len(part)
 

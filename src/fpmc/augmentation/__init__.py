@@ -1,0 +1,36 @@
+"""Augmentations of the source V (Section 4.3, App. B)."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from fpmc.augmentation.augmented import Augmented
+from fpmc.augmentation.kinds import KINDS, Kind, normal, register, uniform
+from fpmc.augmentation.recipe import from_recipe
+from fpmc.augmentation.synthetic import Synthetic, synthesize
+from fpmc.errors import InputError
+from fpmc.images import ImageSet
+
+__all__ = ["KINDS", "Augmented", "Kind", "Synthetic", "augment", "from_recipe", "normal", "register", "uniform"]
+
+
+def augment(images: ImageSet, kind: str, amount: float = 1.0, seed: int = 0, **settings: Any) -> ImageSet:
+    """D′, `amount` times as many augmented images as there are images (Section 4.3, App. B).
+
+    kind: "xflip", "yflip", "translate", "rotate", "scale" ("scale-ln" is its literal reading), one you registered, or
+    "synthetic", which takes `network=` and `steps=` too. A larger amount holds all of a smaller one.
+    """
+    if not isinstance(images, ImageSet):
+        raise InputError(f"augment takes an ImageSet, got {type(images).__name__}; augment its images and unite with |")
+    if kind == "synthetic":
+        if settings.get("network") is None:
+            raise InputError("synthetic images need the network that makes them, e.g. network='fashion-ddpmpp'")
+        return synthesize(images, amount, seed, **settings)
+    if kind not in KINDS:
+        close = difflib.get_close_matches(str(kind), KINDS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(KINDS)} and synthetic"
+        raise InputError(f"no augmentation {kind!r}; {hint}")
+    if settings:
+        raise InputError(f"{kind!r} takes no {', '.join(settings)}; its settings are amount and seed")
+    return Augmented(images, KINDS[kind], amount, seed)

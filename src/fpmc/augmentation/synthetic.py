@@ -1,0 +1,139 @@
+"""Samples of a network as additional images (App. B), kept in the cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from fpmc.augmentation.protocol import size_of
+from fpmc.errors import InputError
+from fpmc.files import atomic, home
+from fpmc.images import ImageSet
+from fpmc.networks import load_network
+from fpmc.process import Denoiser
+from fpmc.sampling import initial_noise, sample
+
+# Torch's CPU generator looks at 32 bits of a seed. The upper half of them is ours, evaluation counts from 0.
+FIRST_SEED = 2**31
+ROOM = 2**21                                            # sampling seeds for each `seed`
+
+
+class Synthetic(ImageSet):
+    """Network samples; the id of each is its sampling seed, which no original has."""
+
+    base: ImageSet
+    kept: Kept
+    amount: float
+
+    def __init__(self, base: ImageSet, kept: Kept, amount: float) -> None:
+        size = size_of(len(base), amount, kept.seed)
+        super().__init__(kept.pixels(size), ids=torch.tensor(kept.seeds(0, size)), name=f"{base.name}+synthetic")
+        self.__dict__.update(base=base, kept=kept, amount=float(amount))
+
+    def recipe(self) -> dict[str, Any]:
+        """What these samples are, as plain data: with it they are found in the cache folder again."""
+        made = {"seed": self.kept.seed, "steps": self.kept.steps, "network": self.kept.network}
+        return {"kind": "synthetic", "amount": self.amount, **made, "of": self.base.recipe()}
+
+
+def synthesize(
+    images: ImageSet,
+    amount: float = 1.0,
+    seed: int = 0,
+    *,
+    network: Denoiser | str | os.PathLike[str],         # or what `fpmc.load_network` takes
+    steps: int = 18,
+    batch: int = 64,
+    device: str | torch.device = "cpu",
+) -> Synthetic:
+    """`amount` times as many samples of a network as there are images (App. B), by Heun's method (App. C.4).
+
+    They begin as the noise of seeds that evaluation never uses, are kept in the cache folder batch by batch, and an
+    interrupted or larger set goes on from there.
+    """
+    size = size_of(len(images), amount, seed)
+    denoiser = load_network(network, device=device)
+    shape = getattr(denoiser, "shape", images.shape)
+    if tuple(shape) != images.shape:
+        raise InputError(f"the network makes images of shape {tuple(shape)}, these are {images.shape}")
+    kept = Kept(_fingerprint(denoiser, images.shape, device), images.shape, seed, steps)
+    kept.extend(denoiser, size, batch, device)
+    return Synthetic(images, kept, amount)
+
+
+class Kept:
+    """Samples in the cache folder: pixels.u8, and count.txt that says how many of them are whole."""
+
+    def __init__(self, network: str, shape: tuple[int, int, int], seed: int, steps: int) -> None:
+        if seed >= (2**32 - FIRST_SEED) // ROOM:
+            raise InputError(f"seed {seed} of synthetic images is too large; choose one from 0 to 1023")
+        self.network, self.shape, self.seed, self.steps = network, shape, int(seed), int(steps)
+        key = hashlib.sha256(json.dumps([network, shape, self.seed, self.steps]).encode()).hexdigest()[:32]
+        self.folder = home() / "synthetic" / key
+
+    def __len__(self) -> int:
+        try:
+            whole = (self.folder / "pixels.u8").stat().st_size // int(np.prod(self.shape))
+            return min(whole, int((self.folder / "count.txt").read_text()))
+        except (OSError, ValueError):
+            return 0
+
+    def seeds(self, start: int, stop: int) -> range:
+        first = FIRST_SEED + self.seed * ROOM
+        return range(first + start, first + stop)
+
+    def extend(self, denoiser: Denoiser, size: int, batch: int, device: str | torch.device) -> None:
+        """Sample until there are `size`. Each has its place in the file: who else samples here writes the same."""
+        if size > ROOM:
+            raise InputError(f"{size} synthetic images are more than the {ROOM} seeds they may use; lower the amount")
+        if batch < 1:
+            raise InputError(f"batch must be at least 1, got {batch}")
+        if len(self) >= size:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "pixels.u8").touch()
+        with (self.folder / "pixels.u8").open("r+b") as file, tqdm(total=size, desc="synthetic", disable=None) as bar:
+            bar.update(len(self))
+            for start in range(len(self), size, batch):
+                stop = min(start + batch, size)
+                seeds = self.seeds(start, stop)
+                out = sample(denoiser, seeds=seeds, steps=self.steps, batch=batch, shape=self.shape, device=device)
+                file.seek(start * int(np.prod(self.shape)))
+                file.write(((out.images + 1) * 127.5).round().clamp(0, 255).byte().numpy().data)
+                file.flush()
+                os.fsync(file.fileno())
+                with atomic(self.folder / "count.txt") as part:
+                    part.write_text(str(stop))
+                bar.update(stop - start)
+
+    def pixels(self, size: int) -> np.ndarray:
+        """The first `size` of them, uint8 (size, C, H, W), left on disk."""
+        if len(self) < size:
+            raise InputError(
+                f"{size} synthetic images are wanted and {len(self)} are in {str(self.folder)!r}; make them with "
+                f"fpmc.augment(images, 'synthetic', amount, seed={self.seed}, steps={self.steps}, network=...)"
+            )
+        return np.memmap(self.folder / "pixels.u8", np.uint8, "r", shape=(size, *self.shape))
+
+
+def _fingerprint(denoiser: Denoiser, shape: tuple[int, int, int], device: str | torch.device) -> str:
+    """What tells one network from another: its weights, or its answer to a question."""
+    digest = hashlib.sha256()
+    with torch.no_grad():
+        answer = denoiser(initial_noise([0], shape).to(device, torch.float32), 1.0).cpu()
+    if isinstance(denoiser, nn.Module):
+        for name, tensor in denoiser.state_dict().items():
+            digest.update(name.encode())
+            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        # Weights do not say what is done with them; an answer does, but its last digits depend on the machine.
+        digest.update(f"{answer.double().norm():.2e}".encode())
+    else:
+        digest.update(answer.contiguous().numpy().data)
+    return digest.hexdigest()
