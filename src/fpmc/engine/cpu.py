@@ -73,7 +73,8 @@ def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
         _share(lambda s, a, b, st=stretch, e=extra: kernel(*st, a, b, *common, slot_ends, slots, *s, *e), sums, stretch)
     top, mass, moment = _merge(sums, slot_ends)
     if step.respond == "mixed":
-        return _mixed(group, step, common, arguments, stretches or _stretches(source), alive, top + np.log(mass), z)
+        norm = top.astype(np.float32), (1 / mass).astype(np.float32)
+        return _mixed(group, step, common, arguments, stretches or _stretches(source), alive, norm, z)
     means = torch.from_numpy(moment / np.repeat(mass, np.diff(slot_ends), axis=1) / UNIT).to(z.dtype)
     if step.respond == "owned":
         result = torch.empty_like(z).flatten(1)
@@ -82,15 +83,14 @@ def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
     return (group.r.dense(z.dtype) * means.view(len(z), len(group), *group.shape)).sum(1)
 
 
-def _mixed(group: Group, step: Step, common, arguments, stretches, alive, evidence: np.ndarray, z: Tensor) -> Tensor:
+def _mixed(group: Group, step: Step, common, arguments, stretches, alive, norm, z: Tensor) -> Tensor:
     """The second pass: normalised posteriors, mixed by their responses."""
     results = [np.zeros((len(z), z[0].numel()), np.float32) for _ in range(step.threads)]
-    evidence = evidence.astype(np.float32)
     kernel = RESPOND[step.kernel]
     if step.kernel == "rows":
         arguments = (*arguments, *_sparse_rows(group)[1])
     for stretch, seen in zip(stretches, alive):
-        _share(lambda r, a, b, st=stretch, s=seen: kernel(*st, a, b, *common, evidence, s, r, *arguments), results, stretch)
+        _share(lambda r, a, b, st=stretch, s=seen: kernel(*st, a, b, *common, *norm, s, r, *arguments), results, stretch)
     return torch.from_numpy(np.sum(results, axis=0, dtype=np.float64) / UNIT).to(z.dtype).view_as(z)
 
 

@@ -213,11 +213,11 @@ def rows_posterior(
 
 
 @njit(**KERNEL)
-def posterior(logit, evidence, cut):
-    """exp(logit − evidence), and 0 where the whole block is below the cut."""
-    if largest(logit) < evidence - cut:
+def posterior(logit, top, share, cut):
+    """exp(logit − top)·share, and 0 where the whole block is below the cut."""
+    if largest(logit) < top - cut:
         return splat(np.float32(0))
-    return exp(logit - splat(evidence))
+    return exp(logit - splat(top)) * splat(share)
 
 
 @njit(**KERNEL)
@@ -232,10 +232,10 @@ def answer(mixed, x, result):
 
 @njit(**KERNEL)
 def boxes_respond(
-    blocks, log_weights, first, last, z, scale, cut, evidence, alive, result,
+    blocks, log_weights, first, last, z, scale, cut, top, share, alive, result,
     height, width, begin, size, grid_height, grid_width,
 ):
-    """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x with r = q for square patches: a box sum of posteriors; evidence (B, L) log Σ exp."""
+    """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x with r = q for square patches, a box sum of posteriors; share is 1 / mass."""
     pixels = height * width
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(pixels * LANES, np.float32)
@@ -253,14 +253,14 @@ def boxes_respond(
             box(s, height, width, begin, size, s, grid_height, grid_width, across, prefix)
             for estimator in range(grid_height * grid_width):
                 logit = load(log_weights, j) - splat(scale) * load(s, estimator)
-                store(s, estimator, posterior(logit, evidence[b, estimator], cut))
+                store(s, estimator, posterior(logit, top[b, estimator], share[b, estimator], cut))
             box(s, grid_height, grid_width, back, size, s, height, width, across, prefix)
             answer(s, x, result[b])
 
 
 @njit(**KERNEL)
 def rows_respond(
-    blocks, log_weights, first, last, z, scale, cut, evidence, alive, result,
+    blocks, log_weights, first, last, z, scale, cut, top, share, alive, result,
     span, ends, places, values, r_ends, r_places, r_values,
 ):
     """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x for sparse rows; r by output dimension: r_ends (dimensions + 1,), places are estimators."""
@@ -279,7 +279,7 @@ def rows_respond(
             squares(z[b], x, s)
             for estimator in range(estimators):
                 logit = load(log_weights, j) - splat(scale) * row_sum(s, ends, places, values, estimator)
-                store(p, estimator, posterior(logit, evidence[b, estimator], cut))
+                store(p, estimator, posterior(logit, top[b, estimator], share[b, estimator], cut))
             for dimension in range(dimensions):
                 store(mixed, dimension, row_sum(p, r_ends, r_places, r_values, dimension))
             answer(mixed, x, result[b])

@@ -1,0 +1,88 @@
+"""The fused CPU kernels keep the contract, and their parts do what they say."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import njit
+
+from engine.contract import EngineContract, Problem, close, problems
+from fpmc import presets
+from fpmc.engine import Settings, Task, plan
+from fpmc.engine.lanes import windows
+from fpmc.engine.vector import KERNEL, LANES, exp, load, store
+from fpmc.errors import InputError
+from fpmc.images import ImageSet
+
+
+class TestNumba(EngineContract):
+    settings: ClassVar = {"backend": "numba"}
+
+
+class TestNumbaExact(EngineContract):
+    settings: ClassVar = {"backend": "numba", "exact": True}
+
+
+def test_exp_is_good_to_two_parts_in_ten_million() -> None:
+    @njit(**{**KERNEL, "cache": False})
+    def exp_all(values, results):
+        for row in range(len(values) // LANES):
+            store(results, row, exp(load(values, row)))
+
+    values = np.concatenate([-np.logspace(-8, math.log10(87), 50_000), np.linspace(-87, 0, 50_000)]).astype(np.float32)
+    results = np.empty_like(values)
+    exp_all(values, results)
+    truth = np.exp(values.astype(np.float64))
+    assert np.abs(results / truth - 1).max() < 2e-7
+    below = np.full(LANES, -1e30, np.float32)
+    exp_all(below, below)
+    assert 0 < below[0] < 1.3e-38 * 2
+
+
+@given(
+    count=st.integers(1, 20), first=st.integers(-12, 3), width=st.integers(1, 25), outputs=st.integers(1, 20),
+    seed=st.integers(0, 99),
+)
+def test_windows_are_sums_cut_to_the_line(count: int, first: int, width: int, outputs: int, seed: int) -> None:
+    line = np.random.default_rng(seed).random((count, LANES)).astype(np.float32)
+    target = np.full(outputs * LANES, np.nan, np.float32)
+    prefix = np.empty((outputs + width) * LANES, np.float32)
+    windows(line.ravel(), 0, 1, count, first, width, target, 0, 1, outputs, prefix)
+    starts = np.arange(outputs) + first
+    expected = [line[max(0, i) : max(0, min(count, i + width))].sum(0) for i in starts]
+    np.testing.assert_allclose(target.reshape(outputs, LANES), expected, rtol=2e-6, atol=1e-6)
+
+
+@given(problem=problems("centred"), tolerance=st.sampled_from([1e-1, 1e-2, 1e-4]))
+def test_what_is_passed_over_is_within_the_bound(problem: Problem, tolerance: float) -> None:
+    """Leaving out a share t of a posterior moves its mean by at most t/(1 − t) times the range of the images, 2."""
+    contract = TestNumba()
+    loose, exact = contract.denoise(problem, tolerance=tolerance), contract.denoise(problem, exact=True)
+    assert (loose - exact).abs().max() <= 2 * tolerance / (1 - tolerance) + 1e-5
+
+
+def test_weights_of_zero_at_the_start_do_not_count() -> None:
+    images = ImageSet(torch.tensor([0] * 40 + [255], dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 3, 3))
+    weights = torch.full((41,), -torch.inf)
+    weights[-1] = 0
+    z = torch.full((1, 1, 3, 3), -1.0)
+    for make in (presets.optimal, lambda s: presets.ls(s, schedule=3), lambda s: presets.pspc_square(s, schedule=2)):
+        denoiser = make(presets.as_source(images).without(range(40))).using(backend="numba")
+        close(denoiser(z, 0.1), torch.ones_like(z), 1e-6)
+
+
+def test_without_numba_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = ImageSet(torch.arange(90, dtype=torch.uint8).view(10, 1, 3, 3))
+    denoiser = presets.ls(images, schedule=3)
+    with_numba = denoiser(images.scaled(), 0.3)
+    monkeypatch.setattr(plan, "has_numba", lambda: False)
+    assert denoiser.at(0.3).plan(Task(0.3)).steps[0].backend == "torch"
+    close(denoiser(images.scaled(), 0.3), with_numba, 1e-5)
+    with pytest.raises(InputError, match="numba"):
+        Settings(backend="numba")
