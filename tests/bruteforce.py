@@ -15,7 +15,7 @@ Array = np.ndarray
 
 def posterior_mean(query: Array, keys: Array, values: Array, sigma: float) -> Array:
     """Σ_i p(key_i | query) value_i: query of any shape, keys (M, *query.shape), values (M, ...)."""
-    distance = np.array([np.sum((key - query) ** 2) for key in keys])
+    distance = ((keys - query) ** 2).reshape(len(keys), -1).sum(1)
     weight = np.exp(-(distance - distance.min()) / (2 * sigma**2))
     return np.tensordot(weight / weight.sum(), values, axes=1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,12 @@ settings.register_profile(
 )
 settings.load_profile("fpmc")
 torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For problems so small that threads cost more than they give."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

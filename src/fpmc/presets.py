@@ -17,7 +17,7 @@ from fpmc.precision import Full, Precision, Squares, Vectors
 from fpmc.response import SameAsQ, one_hot, pixel
 from fpmc.schedules import Schedule, resolve
 from fpmc.sources import Gaussian, Source, Translations, as_source
-from fpmc.wiener import fit_gaussian, lukoianov_masks, varies, wiener_matrix
+from fpmc.wiener import check_masking, fit_gaussian, lukoianov_masks, varies, wiener_matrix
 
 Images = ImageSet | Source
 Maps = Tensor | Mapping[float, Tensor]
@@ -70,9 +70,11 @@ def pspc_flex(images: Images, *, maps: Maps | Literal["wiener"], schedule: Sched
     """
     source = as_source(images)
     taus = resolve(schedule, "pspc_flex", source.shape)
-    gaussian = fit_gaussian(source) if isinstance(maps, str) and maps == "wiener" else None
-    if isinstance(maps, str) and gaussian is None:
+    if isinstance(maps, str) and maps != "wiener":
         raise InputError(f"maps {maps!r} is unknown; give a tensor (H, W, H, W), a dict {{sigma: tensor}} or 'wiener'")
+    if not isinstance(maps, str):
+        _check_maps(maps, source.shape)
+    gaussian = fit_gaussian(source) if isinstance(maps, str) else None
 
     @lru_cache(maxsize=LEVELS)
     def make(level: float | None, tau: float) -> Collection:
@@ -100,6 +102,8 @@ def lukoianov(
     """Lukoianov et al. (App. A.3): thresholded rows of the Wiener filter, each answering for its own dimension."""
     source = as_source(images)
     taus = resolve(tau, "lukoianov", source.shape)
+    for threshold in taus.values():
+        check_masking(threshold, rule)
     gaussian = fit_gaussian(source)
     respond = one_hot(*source.shape)
 
@@ -117,12 +121,7 @@ def flex_masks(maps: Tensor, tau: float) -> Tensor:
     Pixels are taken in descending order while the share taken before them is at most τ. A pixel that is then in no mask
     at all (a border pixel that hardly varies) joins its own, since somebody must answer for it.
     """
-    if not isinstance(maps, Tensor) or maps.dim() != 4 or maps.shape[:2] != maps.shape[2:]:
-        got = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
-        raise InputError(f"sensitivity maps must be a tensor (H, W, H, W), got {got}")
     rows = maps.double().reshape(maps.shape[0] * maps.shape[1], -1)
-    if not bool(torch.isfinite(rows).all()) or bool((rows < 0).any()) or bool((rows.sum(1) <= 0).any()):
-        raise InputError("sensitivity maps must be finite and non-negative, and not all 0 for any output pixel")
     if tau >= 1:
         return torch.ones(len(rows), 1, *maps.shape[2:], dtype=torch.bool)
     values, order = (rows / rows.sum(1, keepdim=True)).sort(dim=1, descending=True, stable=True)
@@ -130,6 +129,22 @@ def flex_masks(maps: Tensor, tau: float) -> Tensor:
     masks = torch.zeros_like(kept).scatter_(1, order, kept)
     masks |= torch.diag(~masks.any(0))
     return masks.view(-1, 1, *maps.shape[2:])
+
+
+def _check_maps(maps: Maps, shape: tuple[int, int, int]) -> None:
+    levels = maps if isinstance(maps, Mapping) else {1.0: maps}
+    if not levels:
+        raise InputError("there are no maps; give at least one noise level")
+    _, height, width = shape
+    for sigma, each in levels.items():
+        if not (isinstance(sigma, (int, float)) and math.isfinite(sigma) and sigma > 0):
+            raise InputError(f"maps for sigma {sigma}: a noise level is positive and finite")
+        if not isinstance(each, Tensor) or tuple(each.shape) != (height, width, height, width):
+            got = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
+            size = (height, width, height, width)
+            raise InputError(f"sensitivity maps must be a tensor (H, W, H, W) = {size} for these images, got {got}")
+        if not bool(torch.isfinite(each).all()) or bool((each < 0).any()) or bool((each.sum((2, 3)) <= 0).any()):
+            raise InputError("sensitivity maps must be finite and non-negative, and not all 0 for any output pixel")
 
 
 def wiener_maps(gaussian: Gaussian, sigma: float) -> Tensor:

@@ -60,10 +60,7 @@ def lukoianov_masks(
     diagonal, then all by their maximum; columns, kept where at least τ. A dimension is always in its own mask, and
     one without variance (a dead border pixel) is alone in it and in nobody else's.
     """
-    if rule not in ("paper", "official"):
-        raise InputError(f"rule {rule!r} is unknown; use 'paper' or 'official'")
-    if not 0 <= tau < 1:
-        raise InputError(f"tau {tau} is not in [0, 1)")
+    check_masking(tau, rule)
     filter_ = wiener_matrix(gaussian, sigma)
     alive = varies(gaussian).flatten()
     if rule == "paper":
@@ -75,3 +72,11 @@ def lukoianov_masks(
     masks = masks & alive & alive[:, None]
     masks.fill_diagonal_(True)
     return masks.view(-1, *gaussian.shape)
+
+
+def check_masking(tau: float, rule: str) -> None:
+    """Refuse what `lukoianov_masks` cannot use, before the covariance is worked out for it."""
+    if rule not in ("paper", "official"):
+        raise InputError(f"rule {rule!r} is unknown; use 'paper' or 'official'")
+    if not 0 <= tau < 1:
+        raise InputError(f"tau {tau} is not in [0, 1)")

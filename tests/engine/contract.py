@@ -6,8 +6,7 @@ The problems are small and their truth is `fpmc.reference`; so few pixels and im
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -210,20 +209,11 @@ def queries_and_responses(draw: Callable) -> tuple[Maker, Tensor, Tensor, Source
     return maker, q.dense(), r.dense(), Source(maker.images())
 
 
-class Contract:
-    """A backend says which it is; its problems are too small to be worth a second thread."""
+@pytest.mark.usefixtures("one_thread")
+class EngineContract:
+    """Values against the truth, and what a result must not depend on."""
 
     settings: ClassVar[dict[str, object]] = {}
-
-    @pytest.fixture(autouse=True, scope="class")
-    @classmethod
-    def _one_thread(cls) -> Iterator[None]:
-        with torch_threads(1):
-            yield
-
-
-class EngineContract(Contract):
-    """Values against the truth, and what a result must not depend on."""
 
     def denoise(self, problem: Problem, **settings: object) -> Tensor:
         chosen = Settings(**{**self.settings, **settings})  # pyright: ignore[reportArgumentType]
@@ -260,7 +250,7 @@ class EngineContract(Contract):
     @given(problem=problems())
     def test_each_image_has_its_own_noise_level(self, problem: Problem) -> None:
         z = problem.z[:1].expand(3, -1, -1, -1)
-        levels = torch.tensor([5.3, problem.sigma, 5.3])
+        levels = problem.sigma * torch.tensor([2.0, 1.0, 2.0])
         denoiser = FPMC(problem.collection, settings=Settings(**self.settings))  # pyright: ignore[reportArgumentType]
         single = [denoiser(z[:1], float(level)) for level in levels]
         close(denoiser(z, levels), torch.cat(single), ROUNDING)
@@ -268,9 +258,12 @@ class EngineContract(Contract):
     @given(problem=problems())
     def test_thread_count_does_not_matter(self, problem: Problem) -> None:
         alone = self.denoise(problem, threads=1)
-        with torch_threads(2):
+        torch.set_num_threads(2)
+        try:
             close(self.denoise(problem, threads=2), alone, ROUNDING)
             close(self.denoise(problem), alone, ROUNDING)
+        finally:
+            torch.set_num_threads(1)
 
     @given(problem=problems(), data=st.data())
     def test_order_of_the_images_does_not_matter(self, problem: Problem, data: st.DataObject) -> None:
@@ -349,8 +342,11 @@ class EngineContract(Contract):
         assert self.denoise(Problem(problem.collection, problem.z[:0], problem.sigma)).shape == problem.z[:0].shape
 
 
-class DifferentiableContract(Contract):
+@pytest.mark.usefixtures("one_thread")
+class DifferentiableContract:
     """For engines that autograd can pass through: double precision, and the gradients of z, q and r."""
+
+    settings: ClassVar[dict[str, object]] = {}
 
     def result(self, collection: Collection, z: Tensor, sigma: float, chunk: int) -> Tensor:
         return FPMC(collection, settings=Settings(**{**self.settings, "chunk": chunk}))(z, sigma)  # pyright: ignore
@@ -396,16 +392,6 @@ class DifferentiableContract(Contract):
             gradients.append(torch.autograd.grad(loss, (q, r)))
         for ours, truths in zip(*gradients, strict=True):
             close(ours, truths, 1e-7 * (1 + truths.abs().max().item()))
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _with_sources(problem: Problem, change: Callable[[Source], Source]) -> Problem:

@@ -66,14 +66,18 @@ def resolve(schedule: Schedule, method: str, shape: tuple[int, int, int]) -> dic
     if schedule is None:
         return default(method, min(height, width))
     if isinstance(schedule, Mapping):
-        values = {float(sigma): float(value) for sigma, value in schedule.items()}
+        try:
+            values = {float(sigma): float(value) for sigma, value in schedule.items()}
+        except (TypeError, ValueError) as error:
+            raise InputError(f"a schedule needs a number for each noise level, got {dict(schedule)}") from error
     elif isinstance(schedule, (int, float)):
         values = {1.0: float(schedule)}
     else:
         table = read_table(schedule)
-        if (height, width) != (table.resolution, table.resolution):
+        side = table.resolution
+        if (height, width) != (side, side):
             raise InputError(
-                f"schedule {str(schedule)!r} is for {table.resolution}×{table.resolution} images, not {height}×{width}; "
+                f"schedule {str(schedule)!r} is for {side}×{side} images, not {height}×{width}; "
                 "leave it out for the default of this resolution, or give a number or a dict {sigma: value}"
             )
         values = table.column(method)
