@@ -12,6 +12,7 @@ from fpmc.augmentation.synthetic import Synthetic, synthesize
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 
+SAMPLING = ("network", "steps", "batch", "device")      # settings of synthetic images
 __all__ = ["KINDS", "Augmented", "Kind", "Synthetic", "augment", "from_recipe", "normal", "register", "uniform"]
 
 
@@ -23,14 +24,15 @@ def augment(images: ImageSet, kind: str, amount: float = 1.0, seed: int = 0, **s
     """
     if not isinstance(images, ImageSet):
         raise InputError(f"augment takes an ImageSet, got {type(images).__name__}; augment its images and unite with |")
-    if kind == "synthetic":
-        if settings.get("network") is None:
-            raise InputError("synthetic images need the network that makes them, e.g. network='fashion-ddpmpp'")
-        return synthesize(images, amount, seed, **settings)
-    if kind not in KINDS:
-        close = difflib.get_close_matches(str(kind), KINDS, n=1)
+    if kind not in KINDS and kind != "synthetic":
+        close = difflib.get_close_matches(str(kind), [*KINDS, "synthetic"], n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(KINDS)} and synthetic"
         raise InputError(f"no augmentation {kind!r}; {hint}")
-    if settings:
-        raise InputError(f"{kind!r} takes no {', '.join(settings)}; its settings are amount and seed")
-    return Augmented(images, KINDS[kind], amount, seed)
+    known = SAMPLING if kind == "synthetic" else ()
+    if wrong := [name for name in settings if name not in known]:
+        raise InputError(f"{kind!r} takes no {wrong[0]}; its settings are {', '.join(('amount', 'seed', *known))}")
+    if kind != "synthetic":
+        return Augmented(images, KINDS[kind], amount, seed)
+    if settings.get("network") is None:
+        raise InputError("synthetic images need the network that makes them, e.g. network='fashion-ddpmpp'")
+    return synthesize(images, amount, seed, **settings)

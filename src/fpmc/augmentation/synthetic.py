@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,8 @@ class Kept:
     def __init__(self, network: str, shape: tuple[int, int, int], seed: int, steps: int) -> None:
         if seed >= (2**32 - FIRST_SEED) // ROOM:
             raise InputError(f"seed {seed} of synthetic images is too large; choose one from 0 to 1023")
+        if not (isinstance(steps, Integral) and steps >= 1):
+            raise InputError(f"steps must be a whole number from 1 on, got {steps!r}")
         self.network, self.shape, self.seed, self.steps = network, shape, int(seed), int(steps)
         key = hashlib.sha256(json.dumps([network, shape, self.seed, self.steps]).encode()).hexdigest()[:32]
         self.folder = home() / "synthetic" / key
@@ -93,8 +96,8 @@ class Kept:
         """Sample until there are `size`. Each has its place in the file: who else samples here writes the same."""
         if size > ROOM:
             raise InputError(f"{size} synthetic images are more than the {ROOM} seeds they may use; lower the amount")
-        if batch < 1:
-            raise InputError(f"batch must be at least 1, got {batch}")
+        if not (isinstance(batch, Integral) and batch >= 1):
+            raise InputError(f"batch must be at least 1, got {batch!r}")
         if len(self) >= size:
             return
         self.folder.mkdir(parents=True, exist_ok=True)

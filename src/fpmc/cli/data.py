@@ -47,6 +47,38 @@ def pack(
     print(f"{path}: {path.stat().st_size:,} bytes")
 
 
+def augment(
+    source: tyro.conf.Positional[str],
+    dest: tyro.conf.Positional[Path],
+    *,
+    kind: str,
+    amount: float = 1.0,
+    seed: int = 0,
+    network: str | None = None,
+    steps: int = 18,
+    split: Literal["train", "test"] = "train",
+) -> None:
+    """Write augmented images as an EDM zip, which does not tell of which image each was made.
+
+    Args:
+        source: A shipped name, or a path.
+        dest: The zip to write.
+        kind: xflip, yflip, translate, rotate, scale, scale-ln, or synthetic.
+        amount: How many, in multiples of the images; 0.2 is 20 %, and 20 the most.
+        seed: Decides what is drawn.
+        network: Whose samples synthetic images are: a name or a file.
+        steps: Noise levels visited by the sampler of synthetic images.
+        split: The part of the data set.
+    """
+    from fpmc import data
+    from fpmc.augmentation import augment
+
+    sampler = {"network": network, "steps": steps} if network or kind == "synthetic" else {}
+    made = augment(data.load_images(source, split), kind, amount, seed, **sampler)
+    path = data.pack(made, dest)
+    print(f"{path}: {len(made)} images, {path.stat().st_size:,} bytes")
+
+
 def info(source: tyro.conf.Positional[str], *, split: Literal["train", "test"] = "train") -> None:
     """Print number, shape, labels and checksum of images.
 
@@ -71,4 +103,5 @@ def info(source: tyro.conf.Positional[str], *, split: Literal["train", "test"] =
 
 
 def main(args: list[str]) -> None:
-    tyro.extras.subcommand_cli_from_dict({"get": get, "pack": pack, "info": info}, args=args, prog="fpmc data")
+    commands = {"get": get, "pack": pack, "augment": augment, "info": info}
+    tyro.extras.subcommand_cli_from_dict(commands, args=args, prog="fpmc data")

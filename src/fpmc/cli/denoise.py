@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpmc.cli.denoisers import parse_specs
-from fpmc.cli.options import DataOptions, check_sigmas, parse, progress_bar
+from fpmc.cli.options import SourceOptions, check_sigmas, parse, progress_bar
 from fpmc.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions):
+class Config(SourceOptions):
     """Noise test images and denoise them: denoised.png along sigma, outputs.npz, a table of mean squared errors.
 
     With --input the images of a file or folder are taken instead; with --noisy too they are noisy already, at the one
@@ -50,14 +50,16 @@ def main(args: list[str]) -> None:
 
     first = slice(config.count)
     clean = load_samples(config.input)[0][first] if config.input else load_images(config.data, "test").scaled(first)
-    images = config.images() if any(spec.loaded is None for spec in specs) else None
-    denoisers = {spec.label(built := spec.build(images)): built for spec in specs}
+    source = config.source(config.images() if any(spec.loaded is None for spec in specs) else None)
+    denoisers = {spec.label(built := spec.build(source)): built for spec in specs}
     channels, height, width = clean.shape[1:]
     noise = initial_noise(range(config.seed, config.seed + len(clean)), (channels, height, width)).float()
     noisy = torch.stack([clean if config.noisy else clean + sigma * noise for sigma in sigmas])  # (levels, n, C, H, W)
 
     settings = {key: value for key, value in asdict(config).items() if key != "outdir"}
     run = RunDirectory(config.outdir, settings, command="denoise")
+    if config.augment:
+        run.say(repr(source))
     outputs: dict[str, Tensor] = {}
     with progress_bar("denoise") as tell, torch.no_grad():
         for name, denoiser in denoisers.items():

@@ -18,6 +18,7 @@ from fpmc.networks.shipped import SHIPPED, weights_of
 if TYPE_CHECKING:
     from fpmc.images import ImageSet
     from fpmc.process import Denoiser
+    from fpmc.sources import Source
 
 PRESETS = ("optimal", "wiener", "ls", "els", "pspc_square", "pspc_flex", "lukoianov")
 DEFAULTS: dict[str, dict[str, Any]] = {"pspc_flex": {"maps": "wiener"}}  # maps that need no network
@@ -32,7 +33,7 @@ class Spec:
     options: dict[str, Any]
     loaded: Denoiser | None = None      # a network or a saved FPMC needs no images and is here already
 
-    def build(self, images: ImageSet | None) -> Denoiser:
+    def build(self, images: ImageSet | Source | None) -> Denoiser:
         """`fpmc.presets.<name>(images, **options)`, unless it was loaded."""
         if self.loaded is not None:
             return self.loaded
@@ -78,7 +79,7 @@ def parse_spec(text: str) -> Spec:
         if not equals or key not in known:
             takes = f"takes {', '.join(known)}, written like {name}:key=value" if known else "takes no options"
             raise InputError(f"denoiser {text!r}: {name} {takes}; got {part!r}")
-        options[key] = _value(value)
+        options[key] = read_value(value)
     return Spec(text, name, options)
 
 
@@ -104,7 +105,8 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
     return specs
 
 
-def _value(text: str) -> Any:
+def read_value(text: str) -> Any:
+    """A number or a list as JSON writes it, anything else as it is."""
     try:
         return json.loads(text)
     except ValueError:

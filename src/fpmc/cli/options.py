@@ -9,14 +9,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
+from fpmc.cli.denoisers import read_value
 from fpmc.errors import InputError
 
 if TYPE_CHECKING:
     from fpmc.images import ImageSet
+    from fpmc.sources import Source
 
 C = TypeVar("C")
 MOST_SEEDS = 1_000_000
@@ -41,6 +43,33 @@ class DataOptions:
             raise InputError(f"max_size must be at least 1, got {self.max_size}")
         images = load_images(self.data)
         return images if self.max_size is None else images.subset(slice(self.max_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(DataOptions):
+    # added to them: xflip, yflip, translate, rotate:amount=2,seed=1, scale, synthetic:network=NAME
+    augment: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+
+    def source(self, images: ImageSet | None) -> Source | None:
+        """The training images and what is added to them; None if no denoiser is made of them."""
+        if images is None:
+            if self.augment:
+                raise InputError(f"--augment {self.augment[0]} adds to training images, and no denoiser here uses them")
+            return None
+        from fpmc.augmentation import Augmented, augment
+        from fpmc.sources import Source
+
+        source = Source(images)
+        for text in self.augment:
+            kind, _, rest = text.partition(":")
+            pairs = [part.partition("=") for part in filter(None, rest.split(","))]
+            if wrong := ["".join(pair) for pair in pairs if not pair[1]]:
+                raise InputError(f"augmentation {text!r}: write settings like {kind}:amount=2,seed=1; got {wrong[0]!r}")
+            made = augment(images, kind, **{key: read_value(value) for key, _, value in pairs})
+            if isinstance(made, Augmented) and made.kind.distributions:  # a reflection is quicker made than read
+                made.stored()
+            source = source | made
+        return source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fpmc.cli.denoisers import parse_spec
-from fpmc.cli.options import DataOptions, SamplerOptions, parse, parse_seeds, progress_bar
+from fpmc.cli.options import SamplerOptions, SourceOptions, parse, parse_seeds, progress_bar
 
 WIDE = 8  # samples a row of the picture
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SamplerOptions, DataOptions):
+class Config(SamplerOptions, SourceOptions):
     """Generate images with one denoiser: samples.npy (float32, unclipped), grid.png, metrics.json.
 
     Interrupted, the same command goes on; with more --seeds it adds to what is there.
@@ -33,20 +33,23 @@ def main(args: list[str]) -> None:
     from fpmc.report.samples import sample_into
 
     images = config.images() if spec.loaded is None else None
-    denoiser = spec.build(images)
+    source = config.source(images)
+    denoiser = spec.build(source)
     label = spec.label(denoiser)
     identity = {key: value for key, value in asdict(config).items() if key != "outdir"} | {
         "data_checksum": images.checksum() if images is not None else None,
         "denoiser_checksum": spec.checksum(),
     }
     run = RunDirectory(config.outdir, identity, command="sample", free=("seeds", "batch"))
+    if config.augment:
+        run.say(repr(source))
     with progress_bar(label) as progress:
         out = sample_into(run, denoiser, seeds=seeds, batch=config.batch, progress=progress, **settings)
 
-    source = f", {len(images)} images of {images.name}" if images is not None else ""
+    made_of = "" if images is None else ", " + " + ".join([f"{len(images)} images of {images.name}", *config.augment])
     rows = {f"seed {seeds[i]} …": out.images[i : i + WIDE] for i in range(0, len(seeds), WIDE)}
-    picture = run.picture("grid.png", image_grid(rows, title=f"{label}{source}"))
-    run.say(f"{len(seeds)} samples of {label}{source}: {out.nfe} evaluations each, {out.seconds:.1f} s in all")
+    picture = run.picture("grid.png", image_grid(rows, title=f"{label}{made_of}"))
+    run.say(f"{len(seeds)} samples of {label}{made_of}: {out.nfe} evaluations each, {out.seconds:.1f} s in all")
     found: dict[str, Any] = {"images": len(seeds), "nfe": out.nfe, "seconds": out.seconds}
     if images is not None:
         distance = nearest(out.images, images).distance
