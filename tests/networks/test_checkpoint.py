@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from networks.edm_rules import ARCHITECTURES, TINY, golden_call, golden_network
 from safetensors.torch import save_file
 
 from fpmc.cli import main
@@ -16,6 +15,7 @@ from fpmc.errors import InputError
 from fpmc.networks import EDMPrecond, load_network, save_network
 from fpmc.networks.config import infer_config
 from fpmc.networks.training import Recipe, Training
+from networks.edm_rules import ARCHITECTURES, TINY, golden_call, golden_network
 
 
 def states_equal(a: Any, b: Any) -> bool:

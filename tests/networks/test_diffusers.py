@@ -32,9 +32,9 @@ def unet() -> UNet2DModel:
 @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction", "sample"])
 @pytest.mark.parametrize("schedule", ["linear", "squaredcos_cap_v2"])
 @torch.no_grad()
-def test_x0_is_the_schedulers(prediction: str, schedule: str, tmp_path: Path) -> None:
+def test_x0_is_the_schedulers(prediction: Any, schedule: str, tmp_path: Path) -> None:
     net = unet()
-    scheduler = DDIMScheduler(beta_schedule=schedule, prediction_type=prediction, clip_sample=False)
+    scheduler: Any = DDIMScheduler(beta_schedule=schedule, prediction_type=prediction, clip_sample=False)
     DDIMPipeline(net, scheduler).save_pretrained(tmp_path, safe_serialization=True)
     denoiser: Any = load_network(tmp_path)
     assert denoiser.shape == (3, 8, 8)

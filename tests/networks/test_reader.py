@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 import torch
-from networks.edm_pickle import edm_pickle
-from networks.edm_rules import ARCHITECTURES, TINY, golden_call, golden_network
 from torch import nn
+from torch._utils import _rebuild_tensor_v2
 
 from fpmc.errors import InputError
 from fpmc.networks.checkpoint import load_network
 from fpmc.networks.precond import EDMPrecond
 from fpmc.networks.reader import read_edm_pickle
+from networks.edm_pickle import edm_pickle
+from networks.edm_rules import ARCHITECTURES, TINY, golden_call, golden_network
 
 CONFIG = ARCHITECTURES["tiny-vp"]["config"]
 
@@ -80,7 +81,7 @@ def ones(count: int) -> bytes:
 
 def view(offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Call:
     storage = Call(torch.storage._load_from_bytes, ones(4))
-    return Call(torch._utils._rebuild_tensor_v2, storage, offset, size, stride, False, OrderedDict())
+    return Call(_rebuild_tensor_v2, storage, offset, size, stride, False, OrderedDict())
 
 
 def module_bomb() -> EDMPrecond:
@@ -127,9 +128,11 @@ HOSTILE: dict[str, Callable[[str], bytes]] = {
     "a module bomb": lambda touch: edm_pickle(module_bomb(), CONFIG),
     "a circle of modules": lambda touch: edm_pickle(circle(), CONFIG),
     "a hash bomb": lambda touch: pickle.dumps(hash_bomb()),
-    "a storage read again and again": lambda touch: b"".join(
-        [b"\x80\x02ctorch.storage\n_load_from_bytes\nq\x00", b"B", struct.pack("<I", len(STORAGE)), STORAGE]
-        + [b"\x85q\x01R", b"h\x00h\x01R" * 1000, b"."]
+    "a storage read again and again": lambda touch: b"%b%b%b\x85q\x01R%b." % (
+        b"\x80\x02ctorch.storage\n_load_from_bytes\nq\x00B",
+        struct.pack("<I", len(STORAGE)),
+        STORAGE,
+        b"h\x00h\x01R" * 1000,
     ),
     "a vast tensor of few values": lambda touch: pickle.dumps(view(0, (10**6, 10**6), (0, 0))),
     "a tensor outside its storage": lambda touch: pickle.dumps(view(3, (2,), (1,))),

@@ -155,7 +155,8 @@ def test_the_moving_average_forgets_by_half_in_its_half_life() -> None:
 
 def test_sigma_data_is_exact() -> None:
     images = shapes(10)
-    assert data_deviation(images) == pytest.approx(images.scaled(dtype=torch.float64).std(correction=0).item(), rel=1e-12)
+    exact = images.scaled(dtype=torch.float64).std(correction=0).item()
+    assert data_deviation(images) == pytest.approx(exact, rel=1e-12)
 
 
 def test_validation_knows_the_error_of_a_constant() -> None:
@@ -233,6 +234,16 @@ def test_the_command_goes_on_and_leaves_a_run_directory(command: list[str], tmp_
     assert main([*command, "--outdir", str(again), "--init", start, "--images", "4", "--rate", "1e-12"]) == 0
     started = torch.load(again / "checkpoint.pt", weights_only=True)["net"]
     assert all(torch.allclose(value, a["ema"][name], atol=1e-6) for name, value in started.items())
+
+
+def test_the_fourier_scale_spreads_the_frequencies() -> None:
+    from fpmc.cli.train import Train, build
+
+    usual, narrow = (
+        build(Train(outdir=Path("x"), arch="ncsnpp", channels=8, mults=(1,), fourier_scale=scale), shapes(4))
+        for scale in (16.0, 2.0)
+    )
+    torch.testing.assert_close(narrow.model.map_noise.freqs, usual.model.map_noise.freqs / 8)  # pyright: ignore
 
 
 def test_ctrl_c_keeps_the_step_and_says_how_to_go_on(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from networks.edm_rules import ARCHITECTURES, TINY, golden_call, golden_network, kept
 
 from fpmc.errors import InputError
 from fpmc.networks.precond import EDMPrecond
+from networks.edm_rules import ARCHITECTURES, TINY, golden_call, golden_network, kept
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -30,7 +30,7 @@ def test_answers_are_edms(name: str) -> None:
 @pytest.mark.parametrize("name", ["tiny-vp", "tiny-ve"])
 def test_channels_last_and_any_batch_give_the_same(name: str) -> None:
     z, sigma, _, answer = golden_call(name)
-    net = golden_network(name).to(memory_format=torch.channels_last)
+    net = golden_network(name).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     with torch.no_grad():
         alone = torch.cat([net(z[i : i + 1], float(sigma[i])) for i in range(len(z))])
     torch.testing.assert_close(alone, answer, rtol=1e-4, atol=1e-5)

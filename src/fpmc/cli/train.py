@@ -35,6 +35,7 @@ class Train:
     blocks: int = 2                                     # blocks per resolution
     attention: tuple[int, ...] = (16,)                  # resolutions with self-attention
     dropout: float = 0.0                                # dropout probability
+    fourier_scale: float = 16.0                         # of NCSN++'s embedding; noise levels closer than 1/scale differ
     conditional: bool = False                           # train on the labels too
     init: str | None = None                             # start from the weights of this network
     images: int = 1_000_000                             # images to see in all
@@ -91,6 +92,7 @@ def build(config: Train, images: ImageSet) -> EDMPrecond:
     import torch
 
     from fpmc.errors import InputError
+    from fpmc.networks.layers import FourierEmbedding
     from fpmc.networks.precond import EDMPrecond
     from fpmc.networks.training import data_deviation
     from fpmc.networks.unet import ARCHITECTURES
@@ -114,7 +116,10 @@ def build(config: Train, images: ImageSet) -> EDMPrecond:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return EDMPrecond(**settings)
+        net = EDMPrecond(**settings)
+    if isinstance(net.model.map_noise, FourierEmbedding):
+        net.model.map_noise.freqs *= config.fourier_scale / net.model.map_noise.SCALE
+    return net
 
 
 def _run(config: Train, state: Training, images: ImageSet, held_out: ImageSet, run: RunDirectory) -> None:

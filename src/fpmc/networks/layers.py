@@ -100,11 +100,12 @@ class PositionalEmbedding(nn.Module):
 class FourierEmbedding(nn.Module):
     """Sines and cosines at fixed random frequencies: the noise embedding of NCSN++."""
 
+    SCALE = 16.0
     freqs: Tensor
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.register_buffer("freqs", torch.randn(channels // 2) * 16)
+        self.register_buffer("freqs", torch.randn(channels // 2) * self.SCALE)
 
     def forward(self, c_noise: Tensor) -> Tensor:  # (B,) -> (B, channels)
         angles = c_noise[:, None] * (2 * math.pi * self.freqs)
