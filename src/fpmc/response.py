@@ -126,5 +126,5 @@ def of(values: Tensor, precision: Precision) -> Response:
     if len(values) != len(precision):
         raise InputError(f"q has {len(precision)} estimators, r has {len(values)}; give one r for each q")
     if not values.requires_grad and bool((values.sum(0) == 1).all()) and bool(((values == 0) | (values == 1)).all()):
-        return Partition(values.argmax(0), len(values))
+        return Partition(values.byte().argmax(0), len(values))             # bool has no argmax
     return Vectors(values)

@@ -24,12 +24,14 @@ class Chunk(NamedTuple):
 class Source:
     """ν: a discrete measure on images (Section 3), uniform over all of them unless weights are given.
 
-    `a | b` is the union of two sources: uniform over the union while both are uniform, else with masses
-    proportional to their sizes. Unions share memory with their parts, and so does a leave-out.
+    `a | b` is the union of two sources: uniform over the union while both are uniform, else with masses proportional
+    to how many images they hold that have weight. Unions share memory with their parts, and so does a leave-out.
     """
 
     def __init__(self, images: ImageSet | Sequence[ImageSet], log_weights: Tensor | None = None) -> None:
         self.parts = (images,) if isinstance(images, ImageSet) else tuple(images)
+        if wrong := [type(part).__name__ for part in self.parts if not isinstance(part, ImageSet)]:
+            raise InputError(f"a source is made of ImageSets, got {wrong[0]}; make one with ImageSet(pixels)")
         shapes = {part.shape for part in self.parts}
         if len(shapes) != 1:
             raise InputError(f"a source needs images of one shape, got {sorted(shapes) or 'none'}")
@@ -59,7 +61,8 @@ class Source:
         parts = (*self.parts, *other.parts)
         if self.log_weights is None and other.log_weights is None:
             return Source(parts)
-        return Source(parts, torch.cat([s._or_uniform() + torch.tensor(len(s)).double().log() for s in (self, other)]))
+        weights = [source._or_uniform() for source in (self, other)]
+        return Source(parts, torch.cat([each + each.isfinite().sum().double().log() for each in weights]))
 
     def without(self, ids: Tensor | Sequence[int]) -> Source:
         """ν(x) = 0 for every image with one of these source ids, its augmented copies too (Section 4.1)."""
@@ -70,7 +73,12 @@ class Source:
 
     def subset(self, index: Tensor) -> Source:
         """The images of `index` (integers), with their weights: a Monte-Carlo source (App. C.3)."""
-        index = torch.as_tensor(index, dtype=torch.long)
+        index = torch.as_tensor(index)
+        if index.dim() != 1 or index.is_floating_point() or index.dtype == torch.bool:
+            raise InputError(f"an index is a list of whole numbers, got {index.dtype} {tuple(index.shape)}")
+        if bool(((index < 0) | (index >= len(self))).any()):
+            raise InputError(f"index {int(index.min())} to {int(index.max())} goes beyond the {len(self)} images")
+        index = index.long()
         parts, start = [], 0
         for part in self.parts:
             here = index[(index >= start) & (index < start + len(part))]
