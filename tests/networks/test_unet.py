@@ -71,7 +71,9 @@ def test_settings_that_are_not_built_are_named(settings: dict[str, object], name
         EDMPrecond(28, 1, **{"model_channels": 8, "channel_mult": (1,), "num_blocks": 1, **settings})
 
 
-def test_images_of_another_shape_are_refused() -> None:
+def test_images_and_levels_that_do_not_fit_are_refused() -> None:
     net = EDMPrecond(8, 1, model_channels=8, channel_mult=(1,), num_blocks=1)
     with pytest.raises(InputError, match=r"\(1, 8, 8\), got a batch of \(2, 3, 8, 8\)"):
         net(torch.zeros(2, 3, 8, 8), 1.0)
+    with pytest.raises(InputError, match="sigma must be positive, got 0"):
+        net(torch.zeros(2, 1, 8, 8), 0)

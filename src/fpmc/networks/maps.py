@@ -59,7 +59,7 @@ def sensitivity_maps(
             raise InputError(f"sigma {sigma} is not a noise level; it must be positive and finite")
     if draws < 1 or chunk < 1 or not len(sigmas):
         raise InputError(f"maps need sigmas, draws >= 1 and chunk >= 1; got {len(sigmas)} sigmas, {draws} and {chunk}")
-    identity = {"seed": str(seed), "images": images.checksum(), "denoiser": _fingerprint(denoiser, images, device)}
+    identity = {"seed": str(seed), "images": images.checksum(), "denoiser": _answer(denoiser, images, device)}
     sums = {float(sigma): _Sums(images.shape, checkpoint, float(sigma), identity) for sigma in sigmas}
     total = draws * len(sums)
     for sigma, running in sums.items():
@@ -115,13 +115,13 @@ def _pullback(denoiser: Denoiser, z: Tensor, sigma: float) -> Callable[[Tensor],
     return batched
 
 
-def _fingerprint(denoiser: Denoiser, images: ImageSet, device: str | torch.device) -> str:
-    """What tells two denoisers apart: an answer, in six digits, which do not depend on threads or batches."""
+def _answer(denoiser: Denoiser, images: ImageSet, device: str | torch.device) -> float:
+    """What tells two denoisers apart: the mean size of an answer."""
     with torch.no_grad():
         x0 = denoiser(_draw(images, 1.0, 0, 0).to(device), 1.0)
     if x0.shape[1:] != images.shape:
         raise InputError(f"the denoiser answers {tuple(x0.shape[1:])} to images of shape {images.shape}")
-    return f"{x0.double().abs().mean().item():.5e}"
+    return x0.double().abs().mean().item()
 
 
 class _Sums:
@@ -132,7 +132,7 @@ class _Sums:
         shape: tuple[int, int, int],
         folder: str | os.PathLike[str] | None,
         sigma: float,
-        identity: dict[str, str],
+        identity: dict[str, str | float],  # what the sums belong to; numbers may differ by rounding
     ) -> None:
         self.count, self.identity = 0, identity
         self.total, self.squares = (torch.zeros(*shape[1:], *shape[1:]) for _ in range(2))
@@ -149,7 +149,8 @@ class _Sums:
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise InputError(f"{str(path)!r} is no checkpoint of sensitivity maps ({error}); delete it") from error
         for key, value in self.identity.items():
-            if metadata.get(key) != value:
+            found = metadata.get(key, "nan")
+            if not (math.isclose(float(found), value, rel_tol=1e-4) if isinstance(value, float) else found == value):
                 raise InputError(f"{str(path)!r} belongs to another {key}; choose another folder or delete it")
 
     def add(self, maps: Tensor) -> None:
@@ -157,7 +158,7 @@ class _Sums:
         self.total += maps
         self.squares += maps**2
         if self.path is not None:
-            metadata = {"count": str(self.count), **self.identity}
+            metadata = {"count": str(self.count), **{key: str(value) for key, value in self.identity.items()}}
             with atomic(self.path) as part:
                 save_file({"total": self.total, "squares": self.squares}, part, metadata)
 

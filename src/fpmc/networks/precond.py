@@ -50,6 +50,8 @@ class EDMPrecond(nn.Module):
         """x0 (B, C, H, W) from z (B, C, H, W) and sigma, a number or (B,); class_labels are one-hot (B, label_dim)."""
         if tuple(z.shape[1:]) != self.shape:
             raise InputError(f"this network takes images of shape {self.shape}, got a batch of {tuple(z.shape)}")
+        if not isinstance(sigma, Tensor) and not sigma > 0:
+            raise InputError(f"sigma must be positive, got {sigma}")
         dtype = self.model.map_layer0.weight.dtype
         x = z.to(dtype)
         sigma = torch.as_tensor(sigma, dtype=dtype, device=z.device).reshape(-1, 1, 1, 1)
@@ -58,5 +60,5 @@ class EDMPrecond(nn.Module):
         c_skip, c_out = self.sigma_data**2 / variance, sigma * self.sigma_data * c_in
         c_noise = (sigma.log() / 4).flatten().expand(len(z))
         if class_labels is not None:
-            class_labels = class_labels.to(dtype).reshape(-1, self.label_dim)
+            class_labels = class_labels.to(dtype).reshape(-1, self.label_dim) if self.label_dim else None
         return (c_skip * x + c_out * self.model(c_in * x, c_noise, class_labels)).to(z.dtype)
