@@ -64,7 +64,8 @@ def main(argv: list[str] | None = None) -> int:
     except InputError as error:
         return _fail(" ".join(str(error).split()), 2)
     except KeyboardInterrupt:
-        return _fail("interrupted; the same command with the same --outdir goes on where it stopped", 130)
+        print("\nfpmc: interrupted; the same command goes on where it stopped", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # fpmc … | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
