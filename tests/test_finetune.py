@@ -1,0 +1,169 @@
+"""Fine-tuning (Sections 4.1, 4.2, App. C.3): it learns, resumes bit for bit, and needs the leave-out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fpmc import presets
+from fpmc.collection import FPMC
+from fpmc.errors import InputError
+from fpmc.finetune import Level, Recipe, finetune, train_level
+from fpmc.images import ImageSet
+
+SMALL = {"steps": 30, "batch": 8, "validate_every": 5, "validation": 24, "patience": 99}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The problems are too small for two, and bits depend on how sums are shared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def images() -> ImageSet:
+    """Smooth images: neighbouring pixels are correlated, so that there is something to learn."""
+    random = torch.Generator().manual_seed(0)
+    smooth = torch.nn.functional.avg_pool2d(torch.randn(150, 1, 11, 11, generator=random), 4, 1)
+    return ImageSet((127.5 + 160 * smooth).clip(0, 255).byte())
+
+
+@pytest.fixture(scope="module")
+def network(images: ImageSet) -> FPMC:
+    """The Wiener filter stands for the network: smooth, differentiable, better than any collection of so few images."""
+    return presets.wiener(images)
+
+
+def halves(images: ImageSet) -> tuple[ImageSet, ImageSet]:
+    return images.subset(slice(100)), images.subset(slice(100, None))
+
+
+@pytest.mark.parametrize("learn", [("q",), ("r",), ("q", "r")])
+def test_soft_is_closer_to_the_network_than_its_baseline(images: ImageSet, network: FPMC, learn) -> None:
+    source, held_out = halves(images)
+    level = Level.start(presets.pspc_square(source, schedule=3).at(0.5), 0.5, Recipe(learn=learn, **SMALL))
+    records = list(train_level(level, network, source, held_out))
+    assert [record.step for record in records] == list(range(1, 31))
+    baseline = level.history[0][2]
+    assert level.best < 0.98 * baseline
+    assert not torch.isnan(level.log_q).any()
+    changed = {name: not torch.equal(getattr(level, f"log_{name}"), start) for name, start in _start(source, learn)}
+    assert changed == {"q": "q" in learn, "r": "r" in learn}
+
+
+def _start(source: ImageSet, learn: tuple[str, ...]) -> list[tuple[str, Tensor]]:
+    level = Level.start(presets.pspc_square(source, schedule=3).at(0.5), 0.5, Recipe(learn=learn, **SMALL))
+    return [("q", level.log_q), ("r", level.log_r)]
+
+
+@pytest.mark.parametrize("sigma", [0.06, 1.0, 20.0])
+@pytest.mark.parametrize("preset", ["ls", "pspc_square"])
+def test_the_default_floor_is_neutral_and_the_papers_is_not(images: ImageSet, preset: str, sigma: float) -> None:
+    denoiser = getattr(presets, preset)(images, schedule=3)
+    z = images.scaled(slice(8)) + sigma * torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    exact = denoiser(z, sigma)
+
+    def moved(**floors: float) -> float:
+        level = Level.start(denoiser.at(sigma), sigma, Recipe(**floors))
+        return (level.collection.denoise(z, sigma) - exact).square().mean().sqrt().item()
+
+    assert moved() < 0.02
+    assert moved(floor_q=0, floor_r=0) < 1e-6
+    assert moved(floor_q=1e-3, floor_r=1e-3) > moved()
+
+
+def test_a_floor_of_zero_freezes_the_support(images: ImageSet, network: FPMC) -> None:
+    source, held_out = halves(images)
+    start = presets.pspc_square(source, schedule=3).at(0.5)
+    level = Level.start(start, 0.5, Recipe(floor_q=0, floor_r=0, decay_from=0, **SMALL))
+    list(train_level(level, network, source, held_out))
+    outside = start.groups[0].q.dense() == 0
+    assert (level.log_q.exp()[outside] == 0).all()
+    assert (level.log_r.exp()[outside] == 0).all()
+    assert level.best < level.history[0][2]
+
+
+def test_a_killed_run_goes_on_as_if_it_had_not_been(images: ImageSet, network: FPMC, tmp_path: Path) -> None:
+    source, held_out = halves(images)
+
+    def level() -> Level:
+        start = presets.pspc_square(source, schedule=3).at(0.5)
+        return Level.start(start, 0.5, Recipe(monte_carlo=50, **SMALL))
+
+    whole = level()
+    list(train_level(whole, network, source, held_out, tmp_path / "whole.pt"))
+    first = level()
+    for record in train_level(first, network, source, held_out, tmp_path / "part.pt"):
+        if record.step == 17:                           # between two checkpoints
+            break
+    again = level()
+    list(train_level(again, network, source, held_out, tmp_path / "part.pt"))
+    for name in ("log_q", "log_r", "best_log_q", "best_log_r"):
+        assert torch.equal(getattr(again, name), getattr(whole, name))
+    assert [h[:2] for h in again.history[1:]] == [h[:2] for h in whole.history[1:]]
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(images: ImageSet, network: FPMC, tmp_path: Path) -> None:
+    (tmp_path / "level.pt").write_bytes(b"PK\x03\x04 torn")
+    level = Level.start(presets.pspc_square(images, schedule=3).at(0.5), 0.5, Recipe(**SMALL))
+    with pytest.raises(InputError, match=r"level\.pt.*delete it"):
+        next(train_level(level, network, images, images, tmp_path / "level.pt"))
+
+
+def test_without_the_leave_out_precisions_grow_and_held_out_error_rises(images: ImageSet) -> None:
+    """The trivial solution (Section 4.1): at low noise every image of the batch finds itself in the source."""
+    source, held_out = halves(images)
+    knows_all = presets.optimal(images)                 # at low noise it gives back the clean image, held out or not
+    mass, before, after = {}, {}, {}
+    for leave_out in (True, False):
+        recipe = Recipe(learn=("q",), leave_out=leave_out, floor_q=0, **{**SMALL, "steps": 60})
+        level = Level.start(presets.pspc_square(source, schedule=3).at(0.2), 0.2, recipe)
+        list(train_level(level, knows_all, source, held_out))
+        mass[leave_out] = level.log_q.exp().sum().item()
+        before[leave_out], after[leave_out] = level.history[0][2], level.history[-1][2]
+    assert mass[False] > 1.2 * 36 * 9                   # 36 patches of 9 ones at the start
+    assert mass[True] < 1.05 * 36 * 9
+    assert after[False] > 1.01 * before[False]
+    assert after[True] < 0.99 * before[True]
+
+
+def test_finetune_makes_a_denoiser_of_the_levels_asked_for(images: ImageSet, network: FPMC, tmp_path: Path) -> None:
+    source, _ = halves(images)
+    denoiser = presets.pspc_square(source, schedule=3)
+    seen: list[float] = []
+    soft = finetune(
+        denoiser, network, source, sigmas=[0.5, 2.0], steps=4, batch=8, validation=8, validate_every=2,
+        progress=lambda record: seen.append(record.sigma),
+    )
+    assert seen == [0.5] * 4 + [2.0] * 4
+    assert soft.name == "PSPC-Square + soft Q/R"
+    z = images.scaled(slice(3))
+    soft.save_pretrained(tmp_path / "soft")
+    again = FPMC.from_pretrained(tmp_path / "soft", images=source)
+    assert torch.equal(again(z, 0.5), soft(z, 0.5))
+    half = tmp_path / "half"
+    soft.save_pretrained(half, dtype=torch.float16)
+    assert (FPMC.from_pretrained(half, images=source)(z, 0.5) - soft(z, 0.5)).abs().max() < 5e-3
+    with pytest.raises(InputError, match="others"):
+        FPMC.from_pretrained(half, images=images)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"learn": ()}, "learn"), ({"learn": ("v",)}, "learn"), ({"steps": 0}, "steps 0"), ({"rate": -1.0}, "rate")],
+)
+def test_recipes_that_make_no_sense_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Recipe(**settings)
+
+
+def test_several_groups_or_gaussians_are_refused(images: ImageSet) -> None:
+    with pytest.raises(InputError, match="one group"):
+        Level.start(presets.wiener(images).at(1.0), 1.0, Recipe())
