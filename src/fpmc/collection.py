@@ -101,7 +101,7 @@ def _as_member(source: AnySource) -> Source | Translations | Gaussian:
 def _by_source(precision: Precision, response: Response, sources: Sequence[AnySource]) -> tuple[Group, ...]:
     if len(sources) != len(precision):
         raise InputError(f"{len(sources)} sources for {len(precision)} estimators; give one, or one for each")
-    q, r = precision.dense(), response.dense()
+    q, r = precision.dense(torch.float64), response.dense(torch.float64)
     members: dict[int, list[int]] = {}
     for index, source in enumerate(sources):
         members.setdefault(id(source), []).append(index)
@@ -126,7 +126,9 @@ class FPMC:
 
     def __post_init__(self) -> None:
         if isinstance(self.collections, Mapping):
-            for sigma in self.collections or [math.nan]:
+            if not self.collections:
+                raise InputError("there are no collections; give at least one noise level: {sigma: collection}")
+            for sigma in self.collections:
                 _check_sigma(sigma)
 
     def at(self, sigma: float) -> Collection:
