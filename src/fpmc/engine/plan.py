@@ -135,12 +135,14 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
         return Step("affine", respond, "torch", length, 0, work, 8 * dimension**2, why)
 
     images = len(group.source.base) if isinstance(group.source, Translations) else len(group.source)
+    members = images                                    # of the largest source, whose posterior is cut
     difference = float(dimension * images)
     others: tuple[tuple[str, float], ...] = ()
     fused = _fused(task, settings)
     if isinstance(group.source, Translations):
         kernel: Kernel = "shifts"
         inner = max(height - group.source.size + 1, 1) * max(width - group.source.size + 1, 1)
+        members = images * inner
         work = images * float(inner) ** 2 * (channels + 4)
         row = 4 * dimension
         why = "a fixed displacement turns patch distances into box sums"
@@ -174,7 +176,7 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
         slots = {"owned": dimension, "means": length * dimension, "mixed": dimension}[respond]
         layout = dimension * images if dimension * images <= 1 << 30 else 1 << 28
         memory = threads * (4 * task.batch * (2 * length + slots) + 4 * 16 * (2 * dimension + length)) + layout
-        cut = math.inf if settings.exact else math.log(images * passes / settings.tolerance)
+        cut = math.inf if settings.exact else math.log(members * passes / settings.tolerance)
         return Step(kernel, respond, "numba", length, images, work, memory, why, others, threads=threads, cut=cut)
 
     expanded = kernel == "full" and _expanded_is_safe(dimension, task)

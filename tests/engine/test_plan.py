@@ -1,0 +1,211 @@
+"""The plan decides: kernels, chunks, numerics. It reads no image and can be printed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.contract import close, truth
+from fpmc import Collection, Group, ImageSet, InputError, presets
+from fpmc.engine import Plan, Settings, Step, Task, make_plan
+from fpmc.precision import Full, Precision, Squares
+from fpmc.precision import Vectors as Precisions
+from fpmc.response import Partition, SameAsQ, pixel
+from fpmc.response import Vectors as Responses
+from fpmc.sources import Source, Translations
+from fpmc.wiener import fit_gaussian
+
+CHANNELS, HEIGHT, WIDTH = 3, 8, 8
+TORCH = Settings(backend="torch")
+
+
+def images(count: int = 50, side: int = HEIGHT) -> ImageSet:
+    random = torch.Generator().manual_seed(1)
+    return ImageSet(torch.randint(256, (count, CHANNELS, side, side), generator=random).byte())
+
+
+def masks(length: int, channels: int = 1, share: float = 0.1) -> Precisions:
+    drawn = torch.rand(length, channels, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(2))
+    return Precisions(drawn < share)
+
+
+def same(q: Precision, source=None) -> Group:
+    return Group(q, SameAsQ(q), source or Source(images()))
+
+
+def soft(q: Precision) -> Group:
+    return Group(q, Responses(torch.rand(len(q), 1, HEIGHT, WIDTH)), Source(images()))
+
+
+def step(group: Group, sigma: float = 0.3, settings: Settings = TORCH, **task) -> Step:
+    (only,) = make_plan([group], Task(sigma, **task), settings).steps
+    return only
+
+
+FULL = Full(HEIGHT, WIDTH)
+CENTRED = Squares(3, HEIGHT, WIDTH)
+INSIDE = Squares(3, HEIGHT, WIDTH, inside=True)
+ALL_OF_ONE = Partition(torch.zeros(1, HEIGHT, WIDTH, dtype=torch.long), 20)
+
+
+@pytest.mark.parametrize(
+    ("group", "kernel", "respond"),
+    [
+        (same(FULL), "full", "means"),
+        (Group(CENTRED, pixel(HEIGHT, WIDTH), Source(images())), "boxes", "owned"),
+        (same(INSIDE), "boxes", "mixed"),
+        (soft(INSIDE), "boxes", "mixed"),
+        (Group(masks(20), ALL_OF_ONE, Source(images())), "matrix", "owned"),
+        (same(masks(20)), "matrix", "mixed"),
+        (same(masks(20, CHANNELS)), "matrix", "mixed"),
+        (same(masks(5)), "matrix", "means"),            # few estimators: their whole means are kept, one pass
+        (Group(CENTRED, pixel(HEIGHT, WIDTH), Translations(Source(images()), 3)), "shifts", "owned"),
+        (same(FULL, fit_gaussian(Source(images()))), "affine", "means"),
+    ],
+)
+def test_the_structure_chooses_the_kernel(group: Group, kernel: str, respond: str) -> None:
+    chosen = step(group)
+    assert (chosen.kernel, chosen.respond, chosen.backend) == (kernel, respond, "torch")
+    assert chosen.estimators == len(group)
+    assert chosen.work > 0
+    assert chosen.memory > 0
+
+
+def test_box_sums_do_not_cost_more_for_larger_patches() -> None:
+    small, large = (step(Group(Squares(s, HEIGHT, WIDTH), pixel(HEIGHT, WIDTH), Source(images()))) for s in (3, 7))
+    assert small.work == large.work
+    assert large.work < dict(large.others)["dense rows"]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"dtype": torch.float64},
+        {"device": "cuda"},
+        {"gradients": True},
+    ],
+)
+def test_fused_kernels_are_for_plain_float32_on_the_cpu(task: dict) -> None:
+    for group in (same(FULL), same(INSIDE), same(masks(20))):
+        assert step(group, settings=Settings(backend="numba")).backend == "numba"
+        assert step(group, settings=Settings()).backend == "numba"
+        assert step(group, settings=Settings(), **task).backend == "torch"
+
+
+def test_dense_rows_are_a_matrix_product_even_beside_fused_kernels() -> None:
+    sparse, dense = (step(same(masks(20, share=share)), settings=Settings()) for share in (0.1, 0.9))
+    assert (sparse.kernel, sparse.backend) == ("rows", "numba")
+    assert (dense.kernel, dense.backend) == ("matrix", "torch")
+
+
+def test_what_may_be_passed_over_is_less_than_the_tolerance() -> None:
+    """N images that far below the largest hold a share N·exp(−cut) of a posterior at most."""
+    squares = Group(CENTRED, pixel(HEIGHT, WIDTH), Source(images()))
+    moved = Group(CENTRED, pixel(HEIGHT, WIDTH), Translations(Source(images()), 3))
+    for group, members in [(squares, 50), (same(INSIDE), 50), (moved, 50 * 6 * 6)]:
+        for tolerance in (1e-7, 1e-3):
+            chosen = step(group, settings=Settings(tolerance=tolerance))
+            assert members * math.exp(-chosen.cut) <= tolerance * (1 + 1e-9)
+        assert step(group, settings=Settings(exact=True)).cut == math.inf
+
+
+# Numerics: the expanded form ‖z‖² − 2z·x + ‖x‖²
+
+
+def test_small_noise_needs_direct_differences() -> None:
+    assert not step(same(FULL), sigma=0.002).expanded
+    assert not step(same(FULL), sigma=0.06).expanded
+    assert step(same(FULL), sigma=0.06, dtype=torch.float64).expanded
+    assert not step(same(FULL), sigma=1e-8, dtype=torch.float64).expanded
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("side", [2, 4, 8])
+def test_where_the_expanded_form_is_allowed_it_is_good_enough(side: int) -> None:
+    """At the smallest σ that gets it: copies a few grey levels apart, so that every nat shows."""
+    base = images(1, side).pixels.int()
+    random = torch.Generator().manual_seed(3)
+    copies = (base + torch.randint(-40, 41, (60, *base.shape[1:]), generator=random)).clip(0, 255).byte()
+    collection = presets.optimal(ImageSet(copies)).at(1.0)
+    levels = [0.002 * 1.2**i for i in range(60)]
+    expanded = [sigma for sigma in levels if collection.plan(Task(sigma), TORCH).steps[0].expanded]
+    assert expanded == levels[-len(expanded) :]         # from some σ on
+    z = ImageSet(copies[:8]).scaled()
+    z = z + expanded[0] * torch.randn(z.shape, generator=random)
+    close(collection.denoise(z, expanded[0], TORCH), truth(collection, z, expanded[0]), 1e-4)
+
+
+# Memory
+
+
+@pytest.mark.parametrize("group", [same(FULL), same(INSIDE), same(masks(20)), soft(CENTRED)])
+def test_chunks_fit_in_memory(group: Group) -> None:
+    for memory in (1 << 20, 1 << 24, 1 << 30):
+        for batch in (1, 64):
+            chosen = step(group, settings=Settings(backend="torch", memory=memory), batch=batch)
+            assert 1 <= chosen.chunk <= 50
+            assert chosen.memory <= memory or chosen.chunk == 1
+            assert chosen.chunk == 50 or chosen.memory * (1 + 1 / chosen.chunk) > memory    # no less than fits
+
+
+def test_a_larger_batch_takes_fewer_images_at_a_time() -> None:
+    chunks = [step(same(FULL), settings=Settings(backend="torch", memory=1 << 20), batch=b).chunk for b in (1, 32, 512)]
+    assert chunks == sorted(chunks, reverse=True)
+    assert chunks[0] > chunks[2]
+
+
+def test_a_chunk_may_be_asked_for() -> None:
+    assert step(same(FULL), settings=Settings(backend="torch", chunk=7)).chunk == 7
+
+
+def test_threads_may_be_asked_for() -> None:
+    assert step(same(FULL), settings=Settings(threads=3)).threads == 3
+    assert step(same(FULL), settings=Settings()).threads == torch.get_num_threads()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"memory": 1000}, "memory 1000 bytes"),
+        ({"chunk": 0}, "chunk 0"),
+        ({"threads": 0}, "threads 0"),
+        ({"backend": "jax"}, "backend 'jax'"),
+        ({"tolerance": 0.0}, "tolerance 0.0"),
+        ({"tolerance": 1.0}, "tolerance 1.0"),
+    ],
+)
+def test_impossible_settings(settings: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Settings(**settings)
+
+
+# Plans are plain data
+
+
+def test_planning_reads_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [same(FULL), same(INSIDE), same(masks(20)), soft(CENTRED)]
+
+    def read(*_: object) -> Tensor:
+        raise AssertionError("a plan is made without looking at the images")
+
+    monkeypatch.setattr(Source, "chunks", read)
+    monkeypatch.setattr(ImageSet, "read", read)
+    first, second = (make_plan(groups, Task(0.3, batch=4)) for _ in range(2))
+    assert first == second
+    assert isinstance(first, Plan)
+
+
+def test_a_plan_says_what_it_does_and_why() -> None:
+    text = str(make_plan([same(FULL), same(INSIDE)], Task(0.3, batch=4), TORCH))
+    for words in ("sigma 0.3, batch 4", "group 0: full", "group 1: boxes", "36 estimators", "50 images", "MiB"):
+        assert words in text
+
+
+def test_a_collection_says_what_was_merged() -> None:
+    twice = Precisions(masks(10).values.repeat(2, 1, 1, 1))
+    plan = Collection.of(same(twice), same(FULL)).plan(Task(0.3))
+    assert [(each.estimators, each.merged) for each in plan.steps] == [(10, 20), (1, 1)]
+    assert "10 estimators (merged from 20)" in str(plan)
