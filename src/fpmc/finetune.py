@@ -121,14 +121,18 @@ class Level:
         return _soft(self.best_log_q, self.best_log_r, self.source)
 
     def save(self, path: Path, optimiser: torch.optim.Optimizer) -> None:
+        """Everything needed to go on."""
         state = {name: getattr(self, name) for name in _STATE} | {"optimiser": optimiser.state_dict()}
         with atomic(path) as part:
             torch.save(state, part)
 
-    def load(self, path: Path, optimiser: torch.optim.Optimizer) -> None:
+    def load(self, path: Path, optimiser: torch.optim.Optimizer | None = None) -> None:
+        """Take over what `save` wrote."""
         try:
             state = torch.load(path, weights_only=True)
-            optimiser.load_state_dict(state.pop("optimiser"))
+            momenta = state.pop("optimiser")
+            if optimiser is not None:
+                optimiser.load_state_dict(momenta)
         except Exception as error:                      # whatever a damaged file does
             raise InputError(f"cannot resume from {path.name}: {error}; delete it to start this level again") from error
         for name, value in state.items():

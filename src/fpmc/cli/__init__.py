@@ -21,6 +21,8 @@ COMMANDS = {
     "train": "train a network to compare with",
     "convert": "turn a network checkpoint into safetensors without executing it",
     "maps": "sensitivity maps of a network, for PSPC-Flex",
+    "calibrate": "find the patch sizes or thresholds at which a method comes closest to a network",
+    "finetune": "learn soft Q and R against a network",
     "bench": "what every method costs at every noise level, on this machine",
     "doctor": "what is wrong with this installation, and how to mend it",
 }

@@ -1,0 +1,134 @@
+"""fpmc finetune and fpmc calibrate, end to end on tiny data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fpmc.cli import main
+from fpmc.collection import FPMC
+from fpmc.networks import EDMPrecond, save_network
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> tuple[str, str]:
+    """A folder with train and test images, and an untrained network."""
+    random = torch.Generator().manual_seed(0)
+    smooth = torch.nn.functional.avg_pool2d(torch.randn(60, 1, 11, 11, generator=random), 4, 1)
+    pixels = (127.5 + 160 * smooth).clip(0, 255).byte().numpy()
+    from PIL import Image
+
+    for split, part in (("train", pixels[:45]), ("test", pixels[45:])):
+        folder = tmp_path / "data" / split
+        folder.mkdir(parents=True)
+        for index, image in enumerate(part):
+            Image.fromarray(image[0]).save(folder / f"{index:03}.png")
+    torch.manual_seed(0)
+    net = EDMPrecond(
+        img_resolution=8, img_channels=1, model_channels=8, channel_mult=[1], num_blocks=1, attn_resolutions=[]
+    )
+    save_network(net, tmp_path / "net.safetensors")
+    return str(tmp_path / "data"), str(tmp_path / "net.safetensors")
+
+
+def test_finetune_leaves_a_denoiser_and_goes_on_level_by_level(data, tmp_path: Path, capsys) -> None:
+    folder, network = data
+    out = tmp_path / "run"
+    common = [
+        "finetune",
+        "--data",
+        folder,
+        "--network",
+        network,
+        "--denoiser",
+        "pspc_square:schedule=3",
+        "--preset",
+        "laptop",
+        "--steps",
+        "3",
+        "--batch",
+        "4",
+        "--outdir",
+        str(out),
+    ]
+    assert main([*common, "--sigmas", "9-10"]) == 0
+    assert main([*common, "--sigmas", "11"]) == 0
+    assert main([*common, "--steps", "4", "--sigmas", "11"]) == 2  # another recipe in the same folder
+    assert "steps was 3" in capsys.readouterr().err
+    table = (out / "table.md").read_text()
+    assert table.count("\n") == 5  # headers, rule, three levels
+    assert (out / "level-10.png").stat().st_size > 1000
+    from fpmc.data import load_images
+
+    soft = FPMC.from_pretrained(out / "model", images=load_images(folder))
+    assert len(soft.collections) == 3  # pyright: ignore
+    assert soft(torch.zeros(1, 1, 8, 8), 1.0).shape == (1, 1, 8, 8)
+    assert json.loads((out / "metrics.json").read_text())
+    assert main(["finetune", "--data", folder, "--network", network, "--outdir", str(out), "--sigmas", "3-40"]) == 2
+
+
+def test_calibrate_writes_a_schedule_that_a_preset_takes(data, tmp_path: Path) -> None:
+    folder, network = data
+    out = tmp_path / "run"
+    assert (
+        main(
+            [
+                "calibrate",
+                "--data",
+                folder,
+                "--network",
+                network,
+                "--method",
+                "ls",
+                "--values",
+                "3",
+                "5",
+                "--sigmas",
+                "1",
+                "0.1",
+                "--count",
+                "4",
+                "--outdir",
+                str(out),
+            ]
+        )
+        == 0
+    )
+    schedule = json.loads((out / "schedule.json").read_text())
+    assert schedule["t"] == [1.0, 0.1]
+    assert set(schedule["ls"]) <= {3, 5}
+    assert (out / "scores.png").stat().st_size > 1000
+    sampled = tmp_path / "sample"
+    assert (
+        main(
+            [
+                "sample",
+                "--data",
+                folder,
+                "--denoiser",
+                f"ls:schedule={out / 'schedule.json'}",
+                "--seeds",
+                "0-1",
+                "--steps",
+                "3",
+                "--outdir",
+                str(sampled),
+            ]
+        )
+        == 0
+    )
+    assert np.load(sampled / "samples.npy").shape == (2, 1, 8, 8)
+
+
+def test_calibration_needs_held_out_images(data, tmp_path: Path, capsys) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 1, 8, 8), np.uint8))
+    assert (
+        main(["calibrate", "--data", str(tmp_path / "x.npy"), "--network", data[1], "--outdir", str(tmp_path / "o")])
+        == 2
+    )
+    assert "held-out" in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
