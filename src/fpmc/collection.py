@@ -91,7 +91,8 @@ class Collection:
         """D_FPMC(z, σ) (Eq. "fpmc_denoiser") for one noise level, z (B, C, H, W)."""
         gradients = torch.is_grad_enabled() and (z.requires_grad or any(group.requires_grad for group in self.groups))
         plan = self.plan(Task(sigma, len(z), z.dtype, z.device.type, gradients), settings)
-        return engine.denoise(self.merged, plan, z, self.total)
+        with torch.set_grad_enabled(gradients):         # or a graph would be kept that nobody asked for
+            return engine.denoise(self.merged, plan, z, self.total)
 
 
 def _as_member(source: AnySource) -> Source | Translations | Gaussian:
