@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -23,8 +25,9 @@ VERSION = 1                                             # of the transformations
 class Augmented(ImageSet):
     """D′ (App. B): transformed copies of images, made when they are read; any slice is made on its own.
 
-    A copy has the id of its original, so a leave-out takes both. `read` and all that streams (denoisers, checksums,
-    `fpmc.data.pack`) hold a stretch at a time; `pixels` holds all of them.
+    A copy has the id of its original, so a leave-out takes both. What streams (denoisers, checksums, packing) holds a
+    stretch at a time. Once more has been read than there is, some was made twice: the set is stored then, and read from
+    there on. Reflections are as quickly made as read, and take no memory.
     """
 
     base: ImageSet
@@ -33,6 +36,7 @@ class Augmented(ImageSet):
     seed: int
     rows: Tensor            # int64 (n,), where in the base each copy comes from
     parameters: Tensor      # float64 (n, P)
+    made: float             # images made so far
 
     def __init__(self, base: ImageSet, kind: Kind, amount: float = 1.0, seed: int = 0) -> None:
         rows, parameters = choose(kind, base.ids, size_of(len(base), amount, seed), seed)
@@ -43,6 +47,7 @@ class Augmented(ImageSet):
             seed=int(seed),
             rows=rows,
             parameters=parameters,
+            made=0,
             labels=None if base.labels is None else base.labels[rows],
             ids=base.ids[rows],
             name=f"{base.name}+{kind.name}",
@@ -51,21 +56,23 @@ class Augmented(ImageSet):
     @cached_property
     def pixels(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
         """All of them, uint8 (n, C, H, W), in memory."""
-        return torch.cat([self.read(slice(start, start + CHUNK)) for start in range(0, len(self), CHUNK)])
+        return torch.cat(list(self._chunks()))
 
     @property
     def shape(self) -> tuple[int, int, int]:
         return self.base.shape
 
     def read(self, index: Index) -> Tensor:
-        if "pixels" in self.__dict__:
-            return super().read(index)
         chosen = self._index(index)
-        rows = self.rows[chosen]
-        first = int(rows[0]) if len(rows) else 0
-        following = slice(first, first + len(rows))
-        straight = torch.equal(rows, torch.arange(following.start, following.stop))     # then the base need not copy
-        return self.kind(self.base.read(following if straight else rows), self.parameters[chosen])
+        if "pixels" in self.__dict__:
+            return super().read(chosen)
+        self.__dict__["made"] += len(self.rows[chosen])
+        if self.made > len(self) and self.kind.distributions and self.kind.name in PAPER:
+            try:
+                return self.stored().pixels[chosen]
+            except InputError:                          # no room for it: go on making
+                self.__dict__["made"] = -math.inf
+        return self._make(chosen)
 
     def stored(self) -> Augmented:
         """Make all images now, to be read instead of made from here on; returns the set itself.
@@ -78,11 +85,21 @@ class Augmented(ImageSet):
                 "write the images with fpmc.data.pack and load those"
             )
         if "pixels" not in self.__dict__:
-            starts = tqdm(range(0, len(self), CHUNK), desc=self.name, unit="chunk", delay=1, disable=None)
-            chunks = (self.read(slice(start, start + CHUNK)).numpy() for start in starts)
             key = f"augmented {VERSION} {json.dumps(self.recipe(), sort_keys=True)}"
+            chunks = (chunk.numpy() for chunk in self._chunks())
             self.__dict__["pixels"] = ImageSet(gather((len(self), *self.shape), chunks, key)).pixels
         return self
+
+    def _chunks(self) -> Iterator[Tensor]:
+        for start in tqdm(range(0, len(self), CHUNK), desc=self.name, unit="chunk", delay=1, disable=None):
+            yield self._make(slice(start, start + CHUNK))
+
+    def _make(self, chosen: slice | Tensor) -> Tensor:
+        rows = self.rows[chosen]
+        first = int(rows[0]) if len(rows) else 0
+        following = slice(first, first + len(rows))
+        straight = torch.equal(rows, torch.arange(following.start, following.stop))     # then the base need not copy
+        return self.kind(self.base.read(following if straight else rows), self.parameters[chosen])
 
     def recipe(self) -> dict[str, Any]:
         """What makes the same set from the same images, as plain data."""
