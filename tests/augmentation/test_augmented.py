@@ -237,8 +237,9 @@ def test_an_augmentation_of_ones_own_with_parameters(images):
     made = augment(images, "brighter", 3)
     expected = images.pixels[made.ids // 7] + 20 * made.parameters.view(-1, 1, 1, 1)  # pyright: ignore
     assert torch.equal(made.read(slice(100, 120)), expected[100:120].round().clamp(0, 255).byte())
-    with pytest.raises(InputError, match="'brighter' does may change"):
-        made.stored()  # pyright: ignore[reportAttributeAccessIssue]
+    for changeable in (made, augment(made, "rotate")):
+        with pytest.raises(InputError, match=r"'fashion\+brighter.*may change under its name"):
+            changeable.stored()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.usefixtures("_own_kinds")

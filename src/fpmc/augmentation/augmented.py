@@ -62,12 +62,17 @@ class Augmented(ImageSet):
     def shape(self) -> tuple[int, int, int]:
         return self.base.shape
 
+    @property
+    def lasting(self) -> bool:
+        """The recipe decides every byte; what a registered kind does may change under its name."""
+        return self.kind.name in PAPER and getattr(self.base, "lasting", True)
+
     def read(self, index: Index) -> Tensor:
         chosen = self._index(index)
         if "pixels" in self.__dict__:
             return super().read(chosen)
         self.__dict__["made"] += len(self.rows[chosen])
-        if self.made > len(self) and self.kind.distributions and self.kind.name in PAPER:
+        if self.made > len(self) and self.kind.distributions and self.lasting:
             try:
                 return self.stored().pixels[chosen]
             except InputError:                          # no room for it: go on making
@@ -79,9 +84,9 @@ class Augmented(ImageSet):
 
         More than 64 MiB go to a file of the cache folder, and are found there the next time.
         """
-        if self.kind.name not in PAPER:
+        if not self.lasting:
             raise InputError(
-                f"what {self.kind.name!r} does may change under its name, so it is not cached; "
+                f"{self.name!r} is made by a registered kind, which may change under its name, so it is not cached; "
                 "write the images with fpmc.data.pack and load those"
             )
         if "pixels" not in self.__dict__:
