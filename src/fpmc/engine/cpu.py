@@ -69,7 +69,7 @@ def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
     for stretch in stretches or _stretches(source):
         seen = np.zeros((len(z), len(stretch.blocks)), np.uint8)
         alive.append(seen)
-        extra = () if step.kernel == "full" else (seen, *arguments)
+        extra = (seen, *arguments)
         _share(lambda s, a, b, st=stretch, e=extra: kernel(*st, a, b, *common, slot_ends, slots, *s, *e), sums, stretch)
     top, mass, moment = _merge(sums, slot_ends)
     if step.respond == "mixed":

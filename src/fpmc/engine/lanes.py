@@ -66,16 +66,19 @@ def windows(source, start, stride, count, first, width, target, begin, step, out
         store(prefix, u, ahead)
         phase += 1
     behind = zero
+    phase = width - 1
     for u in range((outputs + width - 1) // width * width - 1, -1, -1):
-        phase = u % width
-        if phase == width - 1:
-            behind = zero
         i = u + first
         if 0 <= i < count:
             behind = behind + load(source, start + i * stride)
         if u < outputs:
             ahead = load(prefix, u + width - 1)
-            store(target, begin + u * step, ahead if phase == 0 else behind + ahead)
+            if phase > 0:
+                ahead = ahead + behind
+            store(target, begin + u * step, ahead)
+        phase -= 1
+        if phase < 0:
+            behind, phase = zero, width - 1
 
 
 @njit(**KERNEL)
@@ -88,39 +91,39 @@ def box(source, rows, columns, first, width, target, new_rows, new_columns, acro
 
 
 @njit(**KERNEL)
-def row_sum(s, ends, places, values, row):
-    """Σ values·s[places] over one sparse row; no values: all 1."""
-    a = splat(np.float32(0))
-    b = splat(np.float32(0))
-    c = splat(np.float32(0))
-    d = splat(np.float32(0))
-    e, stop = ends[row], ends[row + 1]
-    if len(values) == 0:
-        while e + 4 <= stop:
-            a = a + load(s, places[e])
-            b = b + load(s, places[e + 1])
-            c = c + load(s, places[e + 2])
-            d = d + load(s, places[e + 3])
-            e += 4
-        while e < stop:
-            a = a + load(s, places[e])
-            e += 1
-    else:
-        while e + 4 <= stop:
-            a = a + splat(values[e]) * load(s, places[e])
-            b = b + splat(values[e + 1]) * load(s, places[e + 1])
-            c = c + splat(values[e + 2]) * load(s, places[e + 2])
-            d = d + splat(values[e + 3]) * load(s, places[e + 3])
-            e += 4
-        while e < stop:
-            a = a + splat(values[e]) * load(s, places[e])
-            e += 1
-    return (a + b) + (c + d)
+def row_sums(s, ends, places, values, target):
+    """target[row] = Σ values·s[places] for sparse rows; no values: all 1."""
+    zero = splat(np.float32(0))
+    ones = len(values) == 0
+    for row in range(len(ends) - 1):
+        a, b, c, d = zero, zero, zero, zero
+        e, stop = ends[row], ends[row + 1]
+        if ones:
+            while e + 4 <= stop:
+                a = a + load(s, places[e])
+                b = b + load(s, places[e + 1])
+                c = c + load(s, places[e + 2])
+                d = d + load(s, places[e + 3])
+                e += 4
+            while e < stop:
+                a = a + load(s, places[e])
+                e += 1
+        else:
+            while e + 4 <= stop:
+                a = a + splat(values[e]) * load(s, places[e])
+                b = b + splat(values[e + 1]) * load(s, places[e + 1])
+                c = c + splat(values[e + 2]) * load(s, places[e + 2])
+                d = d + splat(values[e + 3]) * load(s, places[e + 3])
+                e += 4
+            while e < stop:
+                a = a + splat(values[e]) * load(s, places[e])
+                e += 1
+        store(target, row, (a + b) + (c + d))
 
 
 @njit(**KERNEL)
-def all_sum(z, x):
-    """Σ (z − x)² over all dimensions, by parts of 64 so that rounding does not pile up."""
+def all_sum(z, x, target):
+    """target[0] = Σ (z − x)² over all dimensions, by parts of 64 so that rounding does not pile up."""
     whole = splat(np.float32(0))
     for start in range(0, len(z), 64):
         a = splat(np.float32(0))
@@ -136,40 +139,46 @@ def all_sum(z, x):
             d = splat(z[p]) - load(x, p)
             a = a + d * d
         whole = whole + (a + b)
-    return whole
+    store(target, 0, whole)
 
 
 @njit(**KERNEL)
-def update(logit, x, cut, slot_ends, slots, estimator, top, mass, moment):
-    """Take one block into the sums of one estimator; False if it was passed over."""
-    best = largest(logit)
-    t = top[estimator]
-    if best < t - cut:
-        return False
-    first, last = slot_ends[estimator], slot_ends[estimator + 1]
-    if best > t:
-        fade = exp_one(t - best)
-        mass[estimator] *= fade
+def update(distances, log_weights, block, scale, x, cut, slot_ends, slots, top, mass, moment):
+    """Take one block into the sums of all estimators; False if it was passed over by every one."""
+    alive = False
+    prior = load(log_weights, block)
+    for estimator in range(len(top)):                   # the loop is in here because calls would cost more than its body
+        logit = prior - splat(scale) * load(distances, estimator)
+        best = largest(logit)
+        t = top[estimator]
+        if best < t - cut:
+            continue
+        alive = True
+        first, last = slot_ends[estimator], slot_ends[estimator + 1]
+        if best > t:
+            fade = exp_one(t - best)
+            mass[estimator] *= fade
+            for k in range(first, last):
+                moment[k] *= fade
+            t = best
+            top[estimator] = t
+        weight = exp(logit - splat(t))
+        mass[estimator] += total(weight)
         for k in range(first, last):
-            moment[k] *= fade
-        t = best
-        top[estimator] = t
-    weight = exp(logit - splat(t))
-    mass[estimator] += total(weight)
-    for k in range(first, last):
-        moment[k] += total(weight * load(x, slots[k]))
-    return True
+            moment[k] += total(weight * load(x, slots[k]))
+    return alive
 
 
 @njit(**KERNEL)
-def full_posterior(blocks, log_weights, first, last, z, scale, cut, slot_ends, slots, top, mass, moment):
+def full_posterior(blocks, log_weights, first, last, z, scale, cut, slot_ends, slots, top, mass, moment, alive):
     """Posterior sums of the one estimator q = 1."""
     x = np.empty(blocks.shape[1], np.float32)
+    s = np.empty(LANES, np.float32)
     for j in range(first, last):
         unpack(blocks[j], x)
         for b in range(len(z)):
-            logit = load(log_weights, j) - splat(scale) * all_sum(z[b], x)
-            update(logit, x, cut, slot_ends, slots, 0, top[b], mass[b], moment[b])
+            all_sum(z[b], x, s)
+            alive[b, j] = update(s, log_weights, j, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b])
 
 
 @njit(**KERNEL)
@@ -188,10 +197,7 @@ def boxes_posterior(
         for b in range(len(z)):
             squares(z[b], x, s)
             box(s, height, width, begin, size, s, grid_height, grid_width, across, prefix)
-            for estimator in range(grid_height * grid_width):
-                logit = load(log_weights, j) - splat(scale) * load(s, estimator)
-                if update(logit, x, cut, slot_ends, slots, estimator, top[b], mass[b], moment[b]):
-                    alive[b, j] = 1
+            alive[b, j] = update(s, log_weights, j, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b])
 
 
 @njit(**KERNEL)
@@ -202,22 +208,28 @@ def rows_posterior(
     """Posterior sums of sparse rows over `span` dimensions: pixels where q is shared by the channels, or all."""
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(span * LANES, np.float32)
+    distances = np.empty((len(ends) - 1) * LANES, np.float32)
     for j in range(first, last):
         unpack(blocks[j], x)
         for b in range(len(z)):
             squares(z[b], x, s)
-            for estimator in range(len(ends) - 1):
-                logit = load(log_weights, j) - splat(scale) * row_sum(s, ends, places, values, estimator)
-                if update(logit, x, cut, slot_ends, slots, estimator, top[b], mass[b], moment[b]):
-                    alive[b, j] = 1
+            row_sums(s, ends, places, values, distances)
+            alive[b, j] = update(
+                distances, log_weights, j, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b]
+            )
 
 
 @njit(**KERNEL)
-def posterior(logit, top, share, cut):
-    """exp(logit − top)·share, and 0 where the whole block is below the cut."""
-    if largest(logit) < top - cut:
-        return splat(np.float32(0))
-    return exp(logit - splat(top)) * splat(share)
+def posterior(distances, log_weights, block, scale, cut, top, share):
+    """Distances become posteriors exp(logit − top)·share, and 0 where the whole block is below the cut."""
+    prior = load(log_weights, block)
+    for estimator in range(len(top)):
+        logit = prior - splat(scale) * load(distances, estimator)
+        t = top[estimator]
+        if largest(logit) < t - cut:
+            store(distances, estimator, splat(np.float32(0)))
+        else:
+            store(distances, estimator, exp(logit - splat(t)) * splat(share[estimator]))
 
 
 @njit(**KERNEL)
@@ -251,9 +263,7 @@ def boxes_respond(
                 continue
             squares(z[b], x, s)
             box(s, height, width, begin, size, s, grid_height, grid_width, across, prefix)
-            for estimator in range(grid_height * grid_width):
-                logit = load(log_weights, j) - splat(scale) * load(s, estimator)
-                store(s, estimator, posterior(logit, top[b, estimator], share[b, estimator], cut))
+            posterior(s, log_weights, j, scale, cut, top[b], share[b])
             box(s, grid_height, grid_width, back, size, s, height, width, across, prefix)
             answer(s, x, result[b])
 
@@ -264,11 +274,10 @@ def rows_respond(
     span, ends, places, values, r_ends, r_places, r_values,
 ):
     """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x for sparse rows; r by output dimension: r_ends (dimensions + 1,), places are estimators."""
-    estimators, dimensions = len(ends) - 1, len(r_ends) - 1
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(span * LANES, np.float32)
-    p = np.empty(estimators * LANES, np.float32)
-    mixed = np.empty(dimensions * LANES, np.float32)
+    p = np.empty((len(ends) - 1) * LANES, np.float32)
+    mixed = np.empty((len(r_ends) - 1) * LANES, np.float32)
     for j in range(first, last):
         if not alive[:, j].any():
             continue
@@ -277,11 +286,9 @@ def rows_respond(
             if alive[b, j] == 0:
                 continue
             squares(z[b], x, s)
-            for estimator in range(estimators):
-                logit = load(log_weights, j) - splat(scale) * row_sum(s, ends, places, values, estimator)
-                store(p, estimator, posterior(logit, top[b, estimator], share[b, estimator], cut))
-            for dimension in range(dimensions):
-                store(mixed, dimension, row_sum(p, r_ends, r_places, r_values, dimension))
+            row_sums(s, ends, places, values, p)
+            posterior(p, log_weights, j, scale, cut, top[b], share[b])
+            row_sums(p, r_ends, r_places, r_values, mixed)
             answer(mixed, x, result[b])
 
 

@@ -116,7 +116,7 @@ _add, _sub, _mul = _binary("fadd"), _binary("fsub"), _binary("fmul")
 
 
 def _overload(function, implementation) -> None:
-    @overload(function)
+    @overload(function, inline="always")
     def _(a, b):
         if isinstance(a, Vector) and isinstance(b, Vector):
             return lambda a, b: implementation(a, b)

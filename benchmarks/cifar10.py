@@ -1,0 +1,89 @@
+"""Seconds per noisy image and call on CIFAR-10, all 50,000 images, batch 8: every method, beside a matrix product.
+
+    python benchmarks/cifar10.py [--only ls] [--images 50000] [--json out.json]
+
+Run it alone. The error is against the float64 engine on the first 1,000 images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from fpmc import presets
+from fpmc.benchmark import benchmark, measure_machine
+from fpmc.collection import FPMC, Collection
+from fpmc.data import load_images
+from fpmc.images import ImageSet
+from fpmc.precision import Vectors
+from fpmc.response import SameAsQ
+from fpmc.response import Vectors as ResponseVectors
+
+
+def discs(images: ImageSet, radius: float) -> FPMC:
+    """PSPC-Flex with round masks."""
+    _, height, width = images.shape
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    distance = (y.flatten()[:, None, None] - y) ** 2 + (x.flatten()[:, None, None] - x) ** 2
+    q = Vectors((distance <= radius**2)[:, None])
+    return FPMC(Collection(q, SameAsQ(q), images), name=f"PSPC-Flex, {q.entries() / len(q):.0f} pixels")
+
+
+def soft(images: ImageSet) -> FPMC:
+    """Dense soft Q and R, as fine-tuning makes them."""
+    _, height, width = images.shape
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    distance = (y.flatten()[:, None, None] - y) ** 2 + (x.flatten()[:, None, None] - x) ** 2
+    q = torch.exp(-distance / 20.0)[:, None] + 1e-3
+    return FPMC(Collection(Vectors(q), ResponseVectors(q.sqrt()), images), name="soft Q and R")
+
+
+CASES: list[tuple[str, Callable[[ImageSet], FPMC], list[float]]] = [
+    ("optimal", presets.optimal, [80.0, 1.09, 0.14, 0.002]),
+    *[(f"ls{s}", lambda i, s=s: presets.ls(i, schedule=s), [sigma]) for s, sigma in ((3, 0.14), (7, 1.09), (15, 3.26), (31, 12.9))],
+    *[(f"square{s}", lambda i, s=s: presets.pspc_square(i, schedule=s), [sigma]) for s, sigma in ((3, 0.14), (7, 1.09), (15, 3.26))],
+    *[(f"flex{r}", lambda i, r=r: discs(i, r), [sigma]) for r, sigma in ((1.0, 0.14), (2.3, 0.585), (4.3, 1.92), (7.2, 3.26))],
+    ("lukoianov", presets.lukoianov, [0.14, 3.26]),
+    *[(f"els{s}", lambda i, s=s: presets.els(i, schedule=s), [sigma]) for s, sigma in ((3, 0.14), (9, 1.09))],
+    ("soft", soft, [1.09]),
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", help="names that begin like this")
+    parser.add_argument("--images", type=int, default=50_000)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--checked", type=int, default=1000)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    images, held_out = load_images("cifar10").subset(slice(options.images)), load_images("cifar10", split="test")
+    machine = measure_machine()
+    print(f"{len(images)} images, batch {options.batch}, {machine.threads} threads, 2048×2048 product {machine.gemm_seconds:.3f} s "
+          f"({machine.gemm_gflops:.0f} GFLOP/s), copy {machine.copy_gb:.1f} GB/s", flush=True)
+    costs = []
+    for name, make, sigmas in CASES:
+        if options.only and not any(name.startswith(prefix) for prefix in options.only):
+            continue
+        slow = name.startswith("els")
+        for cost in benchmark(
+            make, images, held_out, sigmas, machine=machine, batch=2 if slow else options.batch,
+            repeats=1 if slow else options.repeats, checked=50 if slow else options.checked, compare_dense=not slow,
+        ):
+            costs.append(asdict(cost) | {"case": name})
+            ratio = "" if cost.dense_ratio is None else f", dense takes {cost.dense_ratio:.0f} times as long"
+            memory = "" if cost.peak_memory is None else f", {cost.peak_memory:.0f} MiB"
+            print(f"{name:10} σ {cost.sigma:<6g} {cost.seconds:8.4f} s/image  {cost.gemms:6.2f} GEMMs  {cost.gflops:5.0f} GFLOP/s"
+                  f"  error {cost.error:.1e} ({cost.kernel}{memory}{ratio})", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps({"machine": asdict(machine), "costs": costs}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
