@@ -1,9 +1,11 @@
 from . import presets as presets
 from . import reference as reference
+from .augmentation import augment as augment
 from .collection import FPMC as FPMC
 from .collection import Collection as Collection
 from .data import load_images as load_images
 from .errors import InputError as InputError
+from .finetuning import finetune as finetune
 from .group import Group as Group
 from .images import ImageSet as ImageSet
 from .metrics import compare as compare

@@ -165,8 +165,8 @@ def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     seeds = tuple(int(seed) for seed in seeds)
     if not seeds:
         raise InputError("no seeds given; name at least one, e.g. seeds=range(16)")
-    if min(seeds) < 0 or max(seeds) >= 2**63:
-        raise InputError(f"seeds lie in 0 … 2^63−1, got {min(seeds) if min(seeds) < 0 else max(seeds)}")
+    if min(seeds) < 0 or max(seeds) >= 2**32:           # of which torch's generator hears no more
+        raise InputError(f"seeds lie in 0 … 2^32−1, got {min(seeds) if min(seeds) < 0 else max(seeds)}")
     if len(set(seeds)) != len(seeds):
         twice = next(seed for i, seed in enumerate(seeds) if seed in seeds[:i])
         raise InputError(f"seed {twice} is given twice; a seed is one sample")

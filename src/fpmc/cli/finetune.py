@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from fpmc.finetune import Level
+    from fpmc.finetuning import Level
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def main(args: list[str]) -> None:
 
     from fpmc.collection import FPMC
     from fpmc.data import load_images
-    from fpmc.finetune import LAPTOP, Level, Recipe, train_level
+    from fpmc.finetuning import LAPTOP, Level, Recipe, train_level
     from fpmc.networks import load_network
     from fpmc.process import edm_grid
     from fpmc.report.run import RunDirectory

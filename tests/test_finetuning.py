@@ -12,7 +12,7 @@ from torch import Tensor
 from fpmc import presets
 from fpmc.collection import FPMC
 from fpmc.errors import InputError
-from fpmc.finetune import Level, Recipe, finetune, train_level
+from fpmc.finetuning import Level, Recipe, finetune, train_level
 from fpmc.images import ImageSet
 
 SMALL = {"steps": 30, "batch": 8, "validate_every": 5, "validation": 24, "patience": 99}
