@@ -35,7 +35,7 @@ class Group:
         if isinstance(self.source, Translations):
             centred = isinstance(self.q, Squares) and not self.q.inside and self.q.size == self.source.size
             if not (centred and isinstance(self.r, Partition) and self.r.is_pixelwise):
-                raise InputError("translations go with centred squares of the same size, each answering for its own pixel")
+                raise InputError("translations go with centred squares of their size, each answering for its own pixel")
 
     @property
     def shape(self) -> tuple[int, int, int]:
