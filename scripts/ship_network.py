@@ -67,7 +67,9 @@ def main() -> None:
         drawn = samples[run.name][:32]
         grid = {f"seeds {i}–{i + 7}": drawn[i : i + 8] for i in range(0, len(drawn), 8)}
         image_grid(grid, title=run.name).save(WEIGHTS / f"{run.name}.png", optimize=True)
-        text = card(run, nets[run.name], images, validate(nets[run.name], held_out), linear, agreement)
+        history = run / "note.txt"  # what the settings do not tell, e.g. that they changed on the way
+        note = history.read_text(encoding="utf-8").strip() if history.is_file() else ""
+        text = card(run, nets[run.name], images, validate(nets[run.name], held_out), linear, agreement, note)
         (WEIGHTS / f"{run.name}.md").write_text(text, encoding="utf-8")
         print(text)
 
@@ -79,6 +81,7 @@ def card(
     errors: dict[float, float],
     linear: dict[float, float],
     agreement: str,
+    note: str,
 ) -> str:
     """The model card."""
     settings = json.loads((run / "config.json").read_text())["settings"]
@@ -96,10 +99,9 @@ def card(
 
     fpmc train {flags} --outdir {run.name}
 
-{seen:,} images seen ({seen / len(images):.0f} epochs) in {hours:.1f} hours of one CPU core, beside other work; that
-time is what limits it, the error still falls. The weights are the moving average, kept in float16. Noise levels in
-training are ln σ ~ N({settings["p_mean"]}, {settings["p_std"]}²); EDM's are N(−1.2, 1.2²), of which a short training
-hardly sees those above 5, where samples from shared noise part ways.
+{seen:,} images seen ({seen / len(images):.0f} epochs) in {hours:.1f} hours of processor time. The weights are the
+moving average, kept in float16. Noise levels in training are ln σ ~ N({settings["p_mean"]}, {settings["p_std"]}²); EDM's are
+N(−1.2, 1.2²). {note}
 
 {agreement}
 
