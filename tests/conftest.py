@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-sys.path.insert(0, str(Path(__file__).parent))          # so that tests can import bruteforce and engine.contract
-pytest.register_assert_rewrite("engine.contract")
+sys.path.insert(0, str(Path(__file__).parent))          # so that tests can import bruteforce and engine.problems
+pytest.register_assert_rewrite("engine.contract", "engine.problems")
 
 # The same examples on every machine and in every run: a failure can be repeated by running the test again.
 settings.register_profile(

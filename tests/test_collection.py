@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.contract import close, truth
+from engine.problems import close, truth
 from fpmc import FPMC, Collection, Group, ImageSet, InputError, presets, reference
 from fpmc.engine import Settings
 from fpmc.precision import Full, Squares

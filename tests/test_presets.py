@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import bruteforce
-from engine.contract import SIGMAS, close, truth
+from engine.problems import SIGMAS, close, truth
 from fpmc import InputError, presets
 from fpmc.collection import FPMC
 from fpmc.images import ImageSet

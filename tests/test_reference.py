@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.contract import SIGMAS, close
+from engine.problems import SIGMAS, close
 from fpmc import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")

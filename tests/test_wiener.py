@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bruteforce
-from engine.contract import SIGMAS, close
+from engine.problems import SIGMAS, close
 from fpmc import InputError, reference, wiener
 from fpmc.images import ImageSet
 from fpmc.sources import Source

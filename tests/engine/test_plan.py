@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.contract import close, truth
+from engine.problems import close, truth
 from fpmc import Collection, Group, ImageSet, InputError, presets
 from fpmc.engine import Plan, Settings, Step, Task, make_plan
 from fpmc.precision import Full, Precision, Squares

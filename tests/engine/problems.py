@@ -1,0 +1,198 @@
+"""Small random problems for engines, with their truth by `fpmc.reference`; few pixels reach every branch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fpmc import reference
+from fpmc.collection import Collection
+from fpmc.group import Group
+from fpmc.images import ImageSet
+from fpmc.precision import Full, Precision, Squares
+from fpmc.precision import Vectors as Precisions
+from fpmc.response import Partition, Response, SameAsQ, pixel
+from fpmc.response import Vectors as Responses
+from fpmc.sources import Gaussian, Source, Translations
+from fpmc.wiener import fit_gaussian
+
+SIGMAS = (0.002, 0.06, 0.3, 1.1, 5.3, 80.0)
+QUERIES = ("full", "centred", "inside", "masks", "masks per channel", "soft", "soft per channel")
+SOURCES = ("images", "weighted", "union", "left out", "gaussian")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A collection, noisy images and a noise level."""
+
+    collection: Collection
+    z: Tensor                                           # float32 (B, C, H, W)
+    sigma: float
+
+    def truth(self) -> Tensor:
+        return truth(self.collection, self.z, self.sigma)
+
+
+def truth(collection: Collection, z: Tensor, sigma: float) -> Tensor:
+    """The denoiser through `fpmc.reference` alone, from the dense forms of the groups: float64 (B, C, H, W)."""
+    means = torch.cat([_means(group, z, sigma) for group in collection.groups], dim=1)
+    r = torch.cat([group.r.dense(torch.float64).expand(-1, *collection.shape) for group in collection.groups])
+    return reference.combine(means, r)
+
+
+def close(actual: Tensor, expected: Tensor, tolerance: float) -> None:
+    """Nowhere further apart than `tolerance`, whatever the number formats."""
+    torch.testing.assert_close(actual.double(), expected.double(), atol=tolerance, rtol=0.0)
+
+
+def _means(group: Group, z: Tensor, sigma: float) -> Tensor:                   # (B, L, C, H, W)
+    q, source = group.q.dense(torch.float64), group.source
+    if isinstance(source, Gaussian):
+        return reference.gaussian_means(z, sigma, q, source.mean, source.covariance())
+    if isinstance(source, Translations):
+        each = [_posterior_means(z, sigma, q[i : i + 1], source.at(i)) for i in range(len(q))]
+        return torch.cat(each, dim=1)
+    return _posterior_means(z, sigma, q, source)
+
+
+def _posterior_means(z: Tensor, sigma: float, q: Tensor, source: Source) -> Tensor:
+    x = torch.cat([part.scaled(dtype=torch.float64) for part in source.parts])
+    return reference.posterior_means(z, sigma, q, x, source.log_weights)
+
+
+class Maker:
+    """Random small things of one image shape; every random number comes from one drawn seed."""
+
+    def __init__(self, draw: Callable) -> None:
+        self.draw = draw
+        self.random = torch.Generator().manual_seed(draw(st.integers(0, 2**31 - 1)))
+        self.channels = draw(st.sampled_from([1, 3]))
+        self.height, self.width = draw(st.integers(2, 6)), draw(st.integers(2, 6))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.channels, self.height, self.width
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.random)
+
+    def coin(self, *shape: int) -> Tensor:
+        return torch.rand(*shape, generator=self.random) < 0.5
+
+    def images(self) -> ImageSet:
+        """Smooth images, mosaics of two pictures (many patches are equal), or copies one grey level apart."""
+        count = self.draw(st.integers(2, 12))
+        kind = self.draw(st.sampled_from(["smooth", "mosaics", "copies"]))
+        if kind == "smooth":
+            common = self.normal(count, 1, 1, 1)
+            values = 127.5 + 50 * common + 40 * self.normal(count, *self.shape)
+        elif kind == "mosaics":
+            first, second = (127.5 + 60 * self.normal(*self.shape) for _ in range(2))
+            values = torch.where(self.coin(count, 1, self.height, self.width), first, second)
+        else:
+            values = 127.5 + 60 * self.normal(1, *self.shape) + self.coin(count, *self.shape)
+        return ImageSet(values.round().clip(0, 255).byte(), name=kind)
+
+    def source(self, kind: str) -> Source | Gaussian:
+        images = self.images()
+        weights = self.normal(len(images)).double()
+        some = self.draw(st.integers(1, len(images) - 1))
+        if kind == "gaussian":
+            return fit_gaussian(Source(images))
+        if kind == "weighted":                          # some of them with weight 0
+            return Source(images, torch.where(torch.arange(len(images)) < some, weights, -torch.inf))
+        if kind == "union":
+            first, second = Source(images.subset(slice(0, some))), images.subset(slice(some, None))
+            return first | (Source(second, weights[some:]) if self.draw(st.booleans()) else second)
+        return Source(images).without(range(some, len(images))) if kind == "left out" else Source(images)
+
+    def query(self, kind: str) -> Precision:
+        if kind == "full":
+            return Full(self.height, self.width)
+        if kind == "centred":
+            return Squares(self.odd(), self.height, self.width)
+        if kind == "inside":
+            size = self.draw(st.integers(1, min(self.height, self.width)))
+            return Squares(size, self.height, self.width, inside=True)
+        length = self.draw(st.integers(1, 12))          # both sides of the few whose whole means are kept
+        shape = length, self.channels if "per channel" in kind else 1, self.height, self.width
+        return Precisions(self.coin(*shape) if "masks" in kind else self.normal(*shape).exp() * self.coin(*shape))
+
+    def odd(self) -> int:
+        return 2 * self.draw(st.integers(0, max(self.height, self.width))) + 1
+
+    def response(self, q: Precision) -> Response:
+        channels = self.draw(st.sampled_from([1, self.channels]))
+        kind = self.draw(st.sampled_from(["same", "partition", "soft", "overlapping masks"]))
+        if kind == "same":
+            return SameAsQ(q)
+        if kind == "partition":
+            owner = torch.randint(len(q), (channels, self.height, self.width), generator=self.random)
+            return Partition(owner, len(q))
+        shape = len(q), channels, self.height, self.width
+        return Responses(self.coin(*shape) if kind == "overlapping masks" else self.normal(*shape).exp())
+
+    def group(self, query: str, source: str) -> Group:
+        q = self.query(query)
+        return Group(q, self.response(q), self.source(source))
+
+    def translations(self) -> Group:
+        size, source = self.odd(), self.source(self.draw(st.sampled_from(["images", "weighted", "union"])))
+        assert isinstance(source, Source)
+        squares = Squares(size, self.height, self.width)
+        return Group(squares, pixel(self.height, self.width), Translations(source, size))
+
+    def any_group(self) -> Group:
+        query = self.draw(st.sampled_from([*QUERIES, "translations"]))
+        if query == "translations":
+            return self.translations()
+        return self.group(query, self.draw(st.sampled_from(SOURCES)))
+
+    def problem(self, *groups: Group, sigmas: tuple[float, ...] = SIGMAS) -> Problem:
+        total = torch.stack([group.total().expand(self.shape) for group in groups]).sum(0)
+        if bool((total == 0).any()):                    # every dimension needs a response
+            whole = Full(self.height, self.width)
+            groups = (*groups, Group(whole, SameAsQ(whole), Source(self.images())))
+        sigma = self.draw(st.sampled_from(sigmas))
+        count = self.draw(st.integers(1, 4))
+        z = self.near(groups[0], count) + sigma * self.normal(count, *self.shape)
+        if sigma > 1 and self.draw(st.booleans()):      # far away, where float32 still tells images apart
+            z = 3 * torch.rand(count, *self.shape, generator=self.random) - 1.5
+        return Problem(Collection.of(*groups), z, sigma)
+
+    def near(self, group: Group, count: int) -> Tensor:
+        source = group.source.base if isinstance(group.source, Translations) else group.source
+        if isinstance(source, Gaussian):
+            return self.normal(count, *self.shape) / 2
+        x = torch.cat([part.scaled() for part in source.parts])
+        if source.log_weights is not None:
+            x = x[source.log_weights > -torch.inf]
+        return x[torch.randint(len(x), (count,), generator=self.random)]
+
+
+@st.composite
+def problems(
+    draw: Callable, query: str | None = None, source: str = "images", sigmas: tuple[float, ...] = SIGMAS
+) -> Problem:
+    """One group of the given structures, or any two or three groups."""
+    maker = Maker(draw)
+    if query == "translations":
+        return maker.problem(maker.translations(), sigmas=sigmas)
+    if query is not None:
+        return maker.problem(maker.group(query, source), sigmas=sigmas)
+    return maker.problem(*(maker.any_group() for _ in range(draw(st.integers(2, 3)))), sigmas=sigmas)
+
+
+@st.composite
+def queries_and_responses(draw: Callable) -> tuple[Maker, Tensor, Tensor, Source]:
+    """Plain tensors (L, C or 1, H, W) for q and r, some of them alike, and a source."""
+    maker = Maker(draw)
+    q = maker.query(draw(st.sampled_from([kind for kind in QUERIES if kind != "full"])))
+    r = Responses(maker.normal(len(q), 1, maker.height, maker.width).exp())
+    if draw(st.booleans()):
+        r = Partition(torch.randint(len(q), (1, maker.height, maker.width), generator=maker.random), len(q))
+    return maker, q.dense(), r.dense(), Source(maker.images())
