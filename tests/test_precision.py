@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpmc.errors import InputError
-from fpmc.precision import Full, Precision, Squares, Vectors, check_weights
+from fpmc.precision import Full, Precision, Squares, Vectors, check_weights, pruned
 
 sides = st.integers(1, 7)
 
@@ -121,3 +121,12 @@ def test_impossible_vectors(values: object, message: str) -> None:
         Vectors(values)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="r must be"):
         check_weights(values, "r")  # pyright: ignore[reportArgumentType]
+
+
+def test_pruning_keeps_within_its_budget() -> None:
+    q = Vectors(torch.tensor([[1.0, 1e-6, 0.0, 2e-6], [0.5, 0.5, 1e-3, 1e-7]]).view(2, 1, 2, 2))
+    kept = pruned(q, 2e-6).dense().flatten(1)
+    assert torch.equal(kept > 0, torch.tensor([[True, False, False, True], [True, True, True, False]]))
+    assert pruned(q, 1e-9) is q
+    masks = Vectors(torch.ones(2, 1, 2, 2, dtype=torch.bool))
+    assert pruned(masks, 10.0) is masks

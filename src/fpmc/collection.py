@@ -90,9 +90,24 @@ class Collection:
     def denoise(self, z: Tensor, sigma: float, settings: Settings | None = None) -> Tensor:
         """D_FPMC(z, σ) (Eq. "fpmc_denoiser") for one noise level, z (B, C, H, W)."""
         gradients = torch.is_grad_enabled() and (z.requires_grad or any(group.requires_grad for group in self.groups))
-        plan = self.plan(Task(sigma, len(z), z.dtype, z.device.type, gradients), settings)
+        settings, groups = settings or Settings(), self.merged
+        if z.dtype == torch.float32 and not gradients and not settings.exact and len(z):
+            reach = (1.0 + z.abs().max().item()) ** 2   # (z − x)² is nowhere larger
+            groups = self._pruned(math.floor(math.log2(settings.nats * 2 * sigma**2 / reach)))
+        plan = engine.make_plan(groups, Task(sigma, len(z), z.dtype, z.device.type, gradients), settings)
         with torch.set_grad_enabled(gradients):         # or a graph would be kept that nobody asked for
-            return engine.denoise(self.merged, plan, z, self.total)
+            return engine.denoise(groups, plan, z, self.total)
+
+    def _pruned(self, exponent: int) -> tuple[Group, ...]:
+        """The merged groups without entries of q that do not matter: they sum up to at most 2^exponent."""
+        if exponent not in self._pruned_groups:
+            self._pruned_groups.clear()                 # one noise level at a time
+            self._pruned_groups[exponent] = tuple(group.pruned(2.0**exponent) for group in self.merged)
+        return self._pruned_groups[exponent]
+
+    @cached_property
+    def _pruned_groups(self) -> dict[int, tuple[Group, ...]]:
+        return {}
 
 
 def _as_member(source: AnySource) -> Source | Translations | Gaussian:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fpmc.errors import InputError
-from fpmc.precision import Precision, Squares
-from fpmc.response import Partition, Response
+from fpmc.precision import Precision, Squares, pruned
+from fpmc.response import Partition, Response, SameAsQ
 from fpmc.sources import Gaussian, Source, Translations
 
 
@@ -60,3 +60,8 @@ class Group:
             return self
         q, representative = self.q.merge()
         return self if len(q) == len(self.q) else Group(q, self.r.merge(q, representative), self.source)
+
+    def pruned(self, budget: float) -> Group:
+        """Without entries of q that sum up to at most `budget` in each estimator; responses stay."""
+        q = self.q if isinstance(self.r, SameAsQ) else pruned(self.q, budget)
+        return self if q is self.q else Group(q, self.r, self.source)

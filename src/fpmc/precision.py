@@ -153,6 +153,21 @@ class Vectors(Precision):
         return Vectors(merged), representative
 
 
+def pruned(q: Precision, budget: float) -> Precision:
+    """Without the smallest entries of each vector, as long as they sum up to at most `budget`.
+
+    They move no logit by more than budget · max (z − x)² / 2σ², which is how a budget is chosen.
+    """
+    if not isinstance(q, Vectors) or q.values.dtype == torch.bool or q.values.requires_grad:
+        return q
+    rows = q.values.flatten(1)
+    values, order = rows.sort(dim=1)
+    small = torch.zeros_like(rows, dtype=torch.bool).scatter_(1, order, values.double().cumsum(1) <= budget)
+    if not bool((small & (rows > 0)).any()):
+        return q
+    return Vectors(rows.masked_fill(small, 0.0).view(q.values.shape))
+
+
 def check_weights(values: Tensor, name: str) -> None:
     """Refuse what cannot be a set of precision or response vectors (L, C or 1, H, W)."""
     if not isinstance(values, Tensor) or values.dim() != 4 or min(values.shape) < 1:

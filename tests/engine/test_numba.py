@@ -14,11 +14,13 @@ from numba import njit
 
 from engine.contract import EngineContract, Problem, close, problems
 from fpmc import presets
+from fpmc.collection import Collection
 from fpmc.engine import Settings, Task, plan
 from fpmc.engine.lanes import windows
 from fpmc.engine.vector import KERNEL, LANES, exp, load, store
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
+from fpmc.response import pixel
 
 
 class TestNumba(EngineContract):
@@ -86,3 +88,21 @@ def test_without_numba_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> N
     close(denoiser(images.scaled(), 0.3), with_numba, 1e-5)
     with pytest.raises(InputError, match="numba"):
         Settings(backend="numba")
+
+
+@pytest.mark.parametrize("sigma", [0.3, 5.0])
+def test_soft_precisions_with_long_tails_run_as_sparse_rows_within_the_bound(sigma: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    images = ImageSet((127.5 + 50 * torch.randn(50, 1, 12, 12, generator=random)).clip(0, 255).byte())
+    at = torch.arange(12)
+    along = torch.exp(-((at[:, None] - at) ** 2) * 4.0)
+    q = torch.einsum("iy,jx->ijyx", along, along).reshape(144, 1, 12, 12)
+    collection = Collection(q, pixel(12, 12), images)
+    z = images.scaled(slice(4)) + sigma * torch.randn(4, 1, 12, 12, generator=random)
+    groups = collection._pruned(math.floor(math.log2(1e-4 * 2 * sigma**2 / (1 + z.abs().max().item()) ** 2)))
+    left = groups[0].q.entries()
+    assert left < 0.3 * q.count_nonzero()
+    effect = (q - groups[0].q.dense()).flatten(1).sum(1).max().item() * (1 + z.abs().max().item()) ** 2 / (2 * sigma**2)
+    assert effect <= 1e-4
+    loose, exact = collection.denoise(z, sigma), collection.denoise(z, sigma, Settings(exact=True))
+    close(loose, exact, 1e-4)

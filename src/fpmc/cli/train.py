@@ -161,7 +161,8 @@ def _run(config: Train, state: Training, images: ImageSet, held_out: ImageSet, r
         run.say(f"stopped and saved at {state.step * recipe.batch:,} images; the same command goes on")
         raise KeyboardInterrupt
     look(state, held_out, run, loss)
-    run.say(f"{state.step * recipe.batch:,} of {recipe.images:,} images seen in {state.seconds / 60:.0f} minutes of processor time")
+    minutes = f"{state.seconds / 60:.0f} minutes of processor time"
+    run.say(f"{state.step * recipe.batch:,} of {recipe.images:,} images seen in {minutes}")
 
 
 @contextmanager

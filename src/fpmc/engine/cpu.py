@@ -69,8 +69,11 @@ def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
     for stretch in stretches or _stretches(source):
         seen = np.zeros((len(z), len(stretch.blocks)), np.uint8)
         alive.append(seen)
-        extra = (seen, *arguments)
-        _share(lambda s, a, b, st=stretch, e=extra: kernel(*st, a, b, *common, slot_ends, slots, *s, *e), sums, stretch)
+
+        def run(sums, first, last, stretch=stretch, seen=seen):
+            kernel(*stretch, first, last, *common, slot_ends, slots, *sums, seen, *arguments)
+
+        _share(run, sums, stretch)
     top, mass, moment = _merge(sums, slot_ends)
     if step.respond == "mixed":
         norm = top.astype(np.float32), (1 / mass).astype(np.float32)
@@ -90,7 +93,11 @@ def _mixed(group: Group, step: Step, common, arguments, stretches, alive, norm, 
     if step.kernel == "rows":
         arguments = (*arguments, *_sparse_rows(group)[1])
     for stretch, seen in zip(stretches, alive):
-        _share(lambda r, a, b, st=stretch, s=seen: kernel(*st, a, b, *common, *norm, s, r, *arguments), results, stretch)
+
+        def run(result, first, last, stretch=stretch, seen=seen):
+            kernel(*stretch, first, last, *common, *norm, seen, result, *arguments)
+
+        _share(run, results, stretch)
     return torch.from_numpy(np.sum(results, axis=0, dtype=np.float64) / UNIT).to(z.dtype).view_as(z)
 
 

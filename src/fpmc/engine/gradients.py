@@ -1,6 +1,6 @@
 """The loss of fine-tuning and its gradients in closed form, streamed over the images (Eq. "obj").
 
-With p the posteriors, T = Σ_ℓ r_ℓ p_ℓ and R = Σ_ℓ r_ℓ, the denoiser is D = Σ_x T x / R. For an upstream gradient g on D, put
+With p the posteriors, T = Σ_ℓ r_ℓ p_ℓ and R = Σ_ℓ r_ℓ, the denoiser is D = Σ_x T x / R. For a gradient g on D, put
 v = g / R, A = Σ_c v x (one value per image and pixel) and a_ℓ = Σ r_ℓ A. Then
 
     ∂r_ℓ = Σ_b (Σ_x p_ℓ A − v D),        ∂q_ℓ = −1/(2σ²) Σ_b Σ_x p_ℓ (a_ℓ − ā_ℓ) (z − x)²,        ā_ℓ = Σ_x p_ℓ a_ℓ.

@@ -147,7 +147,7 @@ def update(distances, log_weights, block, scale, x, cut, slot_ends, slots, top, 
     """Take one block into the sums of all estimators; False if it was passed over by every one."""
     alive = False
     prior = load(log_weights, block)
-    for estimator in range(len(top)):                   # the loop is in here because calls would cost more than its body
+    for estimator in range(len(top)):                   # in here, because a call would cost more than its body
         logit = prior - splat(scale) * load(distances, estimator)
         best = largest(logit)
         t = top[estimator]

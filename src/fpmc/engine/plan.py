@@ -36,6 +36,7 @@ class Settings:
     chunk: int | None = None                            # images at a time in torch; None: what fits in `memory`
     exact: bool = False                                 # keep every image, however small its posterior
     tolerance: float = 1e-7                             # share of each posterior that may be passed over otherwise
+    nats: float = 1e-4                                  # what left-out entries of q may move a logit by otherwise
 
     def __post_init__(self) -> None:
         if self.backend not in ("auto", "numba", "torch"):
@@ -48,6 +49,8 @@ class Settings:
             raise InputError(f"memory {self.memory} bytes is too little to work in; give at least 1 MiB (1048576)")
         if self.chunk is not None and self.chunk < 1:
             raise InputError(f"chunk {self.chunk}: at least one image at a time")
+        if not 0 < self.nats < 1:
+            raise InputError(f"nats {self.nats} is not in (0, 1); exact=True leaves out no entry of q")
         if not 0 < self.tolerance < 1:
             raise InputError(f"tolerance {self.tolerance} is not in (0, 1); exact=True keeps everything")
 
