@@ -100,8 +100,8 @@ def card(
     fpmc train {flags} --outdir {run.name}
 
 {seen:,} images seen ({seen / len(images):.0f} epochs) in {hours:.1f} hours of processor time. The weights are the
-moving average, kept in float16. Noise levels in training are ln σ ~ N({settings["p_mean"]}, {settings["p_std"]}²); EDM's are
-N(−1.2, 1.2²). {note}
+moving average, kept in float16. Noise levels in training are ln σ ~ N({settings["p_mean"]}, {settings["p_std"]}²);
+EDM's are N(−1.2, 1.2²). {note}
 
 {agreement}
 
