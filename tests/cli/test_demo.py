@@ -64,6 +64,17 @@ def test_networks_shipped_for_the_data_are_rows_by_default(fpmc, data, tmp_path,
     assert set(json.loads((tmp_path / "demo" / "metrics.json").read_text())) == {"Optimal", f"{data.name}-ddpmpp"}
 
 
+def test_els_has_fewer_images_and_says_so(fpmc, refused, data, tmp_path):
+    args = ("demo", "--data", data, "--denoiser", "ls", "els", *QUICK)
+    assert fpmc(*args, "--outdir", tmp_path / "few", "--els_size", 5).code == 0
+    assert fpmc(*args, "--outdir", tmp_path / "all").code == 0
+    few, every = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("few", "all"))
+    assert set(few) == {"LS", "ELS (5 images)"}
+    assert set(every) == {"LS", "ELS"}
+    assert not np.allclose(load_samples(tmp_path / "few" / "els")[0], load_samples(tmp_path / "all" / "els")[0])
+    assert "els_size" in refused(*args, "--outdir", tmp_path / "none", "--els_size", 0)
+
+
 def test_what_is_there_is_not_computed_again(fpmc, data, tmp_path):
     args = ("demo", "--data", data, "--outdir", tmp_path / "demo", *QUICK)
     assert fpmc(*args, "--denoiser", "optimal").code == 0
