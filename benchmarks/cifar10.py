@@ -44,7 +44,8 @@ def soft(images: ImageSet) -> FPMC:
     return FPMC(Collection(Vectors(q), ResponseVectors(q.sqrt()), images), name="soft Q and R")
 
 
-CASES: list[tuple[str, Callable[[ImageSet], FPMC], list[float]]] = [("optimal", presets.optimal, [80, 1.09, 0.14, 0.002])]
+Case = tuple[str, Callable[[ImageSet], FPMC], list[float]]
+CASES: list[Case] = [("optimal", presets.optimal, [80, 1.09, 0.14, 0.002])]
 for size, sigma in ((3, 0.14), (7, 1.09), (15, 3.26), (31, 12.9)):
     CASES.append((f"ls{size}", partial(presets.ls, schedule=size), [sigma]))
 for size, sigma in ((3, 0.14), (7, 1.09), (15, 3.26)):
@@ -69,7 +70,8 @@ def main() -> None:
     images, held_out = load_images("cifar10").subset(slice(options.images)), load_images("cifar10", split="test")
     machine = measure_machine()
     product = f"2048×2048 product {machine.gemm_seconds:.3f} s ({machine.gemm_gflops:.0f} GFLOP/s)"
-    print(f"{len(images)} images, batch {options.batch}, {machine.threads} threads, {product}, copy {machine.copy_gb:.1f} GB/s")
+    batch = f"batch {options.batch}, {machine.threads} threads"
+    print(f"{len(images)} images, {batch}, {product}, copy {machine.copy_gb:.1f} GB/s", flush=True)
     costs = []
     for name, make, sigmas in CASES:
         if options.only and not any(name.startswith(prefix) for prefix in options.only):
@@ -83,7 +85,8 @@ def main() -> None:
             ratio = "" if cost.dense_ratio is None else f", dense takes {cost.dense_ratio:.0f} times as long"
             memory = "" if cost.peak_memory is None else f", {cost.peak_memory:.0f} MiB"
             speed = f"{cost.seconds:8.4f} s/image  {cost.gemms:6.2f} GEMMs  {cost.gflops:5.0f} GFLOP/s"
-            print(f"{name:10} σ {cost.sigma:<6g} {speed}  error {cost.error:.1e} ({cost.kernel}{memory}{ratio})", flush=True)
+            how = f"{cost.kernel}{memory}{ratio}"
+            print(f"{name:10} σ {cost.sigma:<6g} {speed}  error {cost.error:.1e} ({how})", flush=True)
     if options.json:
         options.json.write_text(json.dumps({"machine": asdict(machine), "costs": costs}, indent=1))
 
