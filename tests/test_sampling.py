@@ -70,7 +70,7 @@ def test_one_constant_image_gives_itself():
 
 
 def test_a_sample_belongs_to_its_seed():
-    seeds = [5, 0, 17, 2**40, 3]
+    seeds = [5, 0, 17, 2**32 - 1, 3]
     together = sample(Gaussian(), seeds=seeds)
     apart = sample(Gaussian(), seeds=reversed(seeds), batch=2)
     assert together.seeds == tuple(seeds)
@@ -82,6 +82,13 @@ def test_a_sample_belongs_to_its_seed():
 def test_noise_is_that_of_one_generator_per_seed():
     expected = torch.randn(SHAPE, generator=torch.Generator().manual_seed(17))
     assert torch.equal(initial_noise([3, 17], SHAPE)[1].float(), expected)
+
+
+def test_seeds_end_where_two_of_them_would_be_one():
+    """torch's CPU generator takes 32 bits of a seed: 2^32 would give the image of seed 0 under another name."""
+    numbers = [torch.randn(4, generator=torch.Generator().manual_seed(seed)) for seed in (0, 2**32 - 1, 2**32)]
+    assert torch.equal(numbers[0], numbers[2])
+    assert not torch.equal(numbers[0], numbers[1])
 
 
 def test_state_is_float64_and_the_denoiser_sees_float32():
