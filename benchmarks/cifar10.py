@@ -32,7 +32,7 @@ def discs(images: ImageSet, radius: float) -> FPMC:
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     distance = (y.flatten()[:, None, None] - y) ** 2 + (x.flatten()[:, None, None] - x) ** 2
     q = Vectors((distance <= radius**2)[:, None])
-    return FPMC(Collection(q, SameAsQ(q), images), name=f"PSPC-Flex, {q.entries() / len(q):.0f} pixels")
+    return FPMC(Collection(q, SameAsQ(q), images), name=f"PSPC-Flex, {q.entries / len(q):.0f} pixels")
 
 
 def soft(images: ImageSet) -> FPMC:

@@ -67,7 +67,7 @@ class TestEveryPrecision:
         dense = q.dense(torch.float64)
         assert dense.dtype == torch.float64
         assert tuple(dense.shape) == (len(q), q.channels, q.height, q.width)
-        assert q.entries() == int((dense != 0).sum())
+        assert q.entries == int((dense != 0).sum())
 
     def test_merging_keeps_every_vector_once(self, q: Precision) -> None:
         merged, representative = q.merge()

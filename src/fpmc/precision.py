@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class Precision(ABC):
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The vectors themselves, (L, C or 1, H, W)."""
 
+    @cached_property
     def entries(self) -> int:
         """How many entries of the dense form are not 0."""
         return int(self.dense().count_nonzero())

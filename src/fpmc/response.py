@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ class Response(ABC):
     def total(self) -> Tensor:
         """Σ_ℓ r_ℓ in float64, (C or 1, H, W)."""
 
+    @cached_property
     def entries(self) -> int:
         """How many entries of the dense form are not 0."""
         return int(self.dense().count_nonzero())

@@ -12,15 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from engine.contract import EngineContract, Problem, close, problems
+from engine.contract import EngineContract
+from engine.problems import Problem, close, problems, truth
 from fpmc import presets
 from fpmc.collection import Collection
 from fpmc.engine import Settings, Task, plan
+from fpmc.engine.cpu import _sparse
 from fpmc.engine.lanes import windows
 from fpmc.engine.vector import KERNEL, LANES, exp, load, store
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
-from fpmc.response import pixel
+from fpmc.precision import Vectors
+from fpmc.response import SameAsQ, pixel
 
 
 class TestNumba(EngineContract):
@@ -100,9 +103,27 @@ def test_soft_precisions_with_long_tails_run_as_sparse_rows_within_the_bound(sig
     collection = Collection(q, pixel(12, 12), images)
     z = images.scaled(slice(4)) + sigma * torch.randn(4, 1, 12, 12, generator=random)
     groups = collection._pruned(math.floor(math.log2(1e-4 * 2 * sigma**2 / (1 + z.abs().max().item()) ** 2)))
-    left = groups[0].q.entries()
+    left = groups[0].q.entries
     assert left < 0.3 * q.count_nonzero()
     effect = (q - groups[0].q.dense()).flatten(1).sum(1).max().item() * (1 + z.abs().max().item()) ** 2 / (2 * sigma**2)
     assert effect <= 1e-4
     loose, exact = collection.denoise(z, sigma), collection.denoise(z, sigma, Settings(exact=True))
     close(loose, exact, 1e-4)
+
+
+@pytest.mark.parametrize("respond", ["owned", "mixed"])
+def test_rows_as_differences_equal_rows(respond: str) -> None:
+    random = torch.Generator().manual_seed(0)
+    images = ImageSet((127.5 + 50 * torch.randn(50, 3, 14, 13, generator=random)).clip(0, 255).byte())
+    y, x = torch.meshgrid(torch.arange(14), torch.arange(13), indexing="ij")
+    distance = (y.flatten()[:, None, None] - y) ** 2 + (x.flatten()[:, None, None] - x) ** 2
+    discs = Vectors((distance <= 20)[:, None])
+    collection = Collection(discs, pixel(14, 13) if respond == "owned" else SameAsQ(discs), images)
+    z = images.scaled(slice(3)) + 2.0 * torch.randn(3, 3, 14, 13, generator=random)
+    step = collection.plan(Task(2.0)).steps[0]
+    assert (step.kernel, step.chain) == ("rows", 8)
+    rows = _sparse(discs.values.flatten(1), step.chain)
+    assert rows.chained.mean() > 0.5
+    assert len(rows.places) < 0.6 * discs.entries
+    close(collection.denoise(z, 2.0), truth(collection, z, 2.0), 1e-5)
+    assert collection.plan(Task(0.01)).steps[0].chain == 1                     # too many nats at stake

@@ -17,7 +17,7 @@ from fpmc.engine.plan import Step
 from fpmc.engine.vector import LANES
 from fpmc.group import Group
 from fpmc.images import ImageSet
-from fpmc.precision import Squares
+from fpmc.precision import Squares, Vectors
 from fpmc.response import Partition
 from fpmc.sources import Source, Translations
 
@@ -41,15 +41,18 @@ class Stretch(NamedTuple):
 
 
 class Sparse(NamedTuple):
-    """Sparse rows; no values: all 1."""
+    """Sparse rows, some of them as the difference to the row before (see `lanes.row_sums`)."""
 
     ends: np.ndarray                                    # int64 (rows + 1,)
+    turns: np.ndarray                                   # int64 (rows,): where the entries to subtract begin
     places: np.ndarray                                  # int64 (entries,)
-    values: np.ndarray                                  # float32 (entries,) or (0,)
+    values: np.ndarray                                  # float32 (entries,); (0,) if all are 1 or −1
+    chained: np.ndarray                                 # uint8 (rows,): added to the row before
 
 
 _blocks: WeakKeyDictionary[ImageSet, np.ndarray] = WeakKeyDictionary()
-_rows: WeakKeyDictionary[Group, tuple[Sparse, Sparse]] = WeakKeyDictionary()
+_rows: WeakKeyDictionary[Group, tuple[int, Sparse]] = WeakKeyDictionary()
+_columns: WeakKeyDictionary[Group, Sparse] = WeakKeyDictionary()
 
 
 def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
@@ -91,7 +94,7 @@ def _mixed(group: Group, step: Step, common, arguments, stretches, alive, norm, 
     results = [np.zeros((len(z), z[0].numel()), np.float32) for _ in range(step.threads)]
     kernel = RESPOND[step.kernel]
     if step.kernel == "rows":
-        arguments = (*arguments, *_sparse_rows(group)[1])
+        arguments = (*arguments, *_sparse_columns(group))
     for stretch, seen in zip(stretches, alive):
 
         def run(result, first, last, stretch=stretch, seen=seen):
@@ -121,7 +124,7 @@ def _arguments(group: Group, step: Step) -> tuple:
         width = q.size if q.inside else 2 * (q.size // 2) + 1
         return q.height, q.width, 0 if q.inside else -(q.size // 2), width, *q.grid
     if step.kernel == "rows":
-        return group.q.channels * group.q.height * group.q.width, *_sparse_rows(group)[0]
+        return group.q.channels * group.q.height * group.q.width, *_sparse_rows(group, step.chain)
     return ()
 
 
@@ -138,19 +141,41 @@ def _slots(group: Group, step: Step) -> tuple[np.ndarray, np.ndarray]:
     return ends, np.argsort(owner, kind="stable")
 
 
-def _sparse_rows(group: Group) -> tuple[Sparse, Sparse]:
-    """q by estimator, and r by output dimension."""
-    if group not in _rows:
-        r = group.r.dense()
-        _rows[group] = _sparse(group.q.dense().flatten(1)), _sparse(r.flatten(1).T)
-    return _rows[group]
+def _sparse_rows(group: Group, chain: int) -> Sparse:
+    """q by estimator."""
+    if (kept := _rows.get(group)) is None or kept[0] != chain:
+        q = group.q
+        _rows[group] = chain, _sparse((q.values if isinstance(q, Vectors) else q.dense()).flatten(1), chain)
+    return _rows[group][1]
 
 
-def _sparse(matrix: Tensor) -> Sparse:
-    row, column = matrix.nonzero(as_tuple=True)
-    values = matrix[row, column].numpy()
-    ends = np.concatenate([[0], torch.bincount(row, minlength=len(matrix)).cumsum(0).numpy()])
-    return Sparse(ends, column.numpy(), np.zeros(0, np.float32) if bool((values == 1).all()) else values)
+def _sparse_columns(group: Group) -> Sparse:
+    """r by output dimension."""
+    if group not in _columns:
+        _columns[group] = _sparse(group.r.dense().flatten(1).T, 1)
+    return _columns[group]
+
+
+def _sparse(matrix: Tensor, chain: int) -> Sparse:
+    """Rows of a matrix; at most `chain` in a row are differences, each where that has fewer than half the entries."""
+    ends, turns, places, values, chained = [0], [], [], [], np.zeros(len(matrix), np.uint8)
+    dense = matrix.numpy()
+    for row, entries in enumerate(dense):
+        change = entries.astype(np.float32)
+        if row % chain:
+            before = dense[row - 1]
+            if 2 * np.count_nonzero(entries != before) < np.count_nonzero(entries):
+                change, chained[row] = change - before, 1
+        more, less = np.flatnonzero(change > 0), np.flatnonzero(change < 0)
+        places += [more, less]
+        values += [change[more], change[less]]
+        turns.append(ends[-1] + len(more))
+        ends.append(turns[-1] + len(less))
+    every = np.concatenate(values)
+    unit = bool((np.abs(every) == 1).all())
+    return Sparse(
+        np.array(ends), np.array(turns), np.concatenate(places), np.zeros(0, np.float32) if unit else every, chained
+    )
 
 
 def _kept(source: Source) -> bool:

@@ -91,34 +91,50 @@ def box(source, rows, columns, first, width, target, new_rows, new_columns, acro
 
 
 @njit(**KERNEL)
-def row_sums(s, ends, places, values, target):
-    """target[row] = Σ values·s[places] for sparse rows; no values: all 1."""
-    zero = splat(np.float32(0))
-    ones = len(values) == 0
+def gathered(s, places, first, last):
+    """Σ s[places] over a stretch of places."""
+    a = splat(np.float32(0))
+    b = splat(np.float32(0))
+    c = splat(np.float32(0))
+    d = splat(np.float32(0))
+    e = first
+    while e + 4 <= last:
+        a = a + load(s, places[e])
+        b = b + load(s, places[e + 1])
+        c = c + load(s, places[e + 2])
+        d = d + load(s, places[e + 3])
+        e += 4
+    while e < last:
+        a = a + load(s, places[e])
+        e += 1
+    return (a + b) + (c + d)
+
+
+@njit(**KERNEL)
+def row_sums(s, ends, turns, places, values, chained, target):
+    """target[row] = Σ values·s[places] for sparse rows, added to the row before where `chained`.
+
+    No values: places up to turns[row] count 1, those after it −1.
+    """
     for row in range(len(ends) - 1):
-        a, b, c, d = zero, zero, zero, zero
-        e, stop = ends[row], ends[row + 1]
-        if ones:
-            while e + 4 <= stop:
-                a = a + load(s, places[e])
-                b = b + load(s, places[e + 1])
-                c = c + load(s, places[e + 2])
-                d = d + load(s, places[e + 3])
-                e += 4
-            while e < stop:
-                a = a + load(s, places[e])
-                e += 1
+        e, turn, stop = ends[row], turns[row], ends[row + 1]
+        if len(values) == 0:
+            whole = gathered(s, places, e, turn)
+            if turn < stop:
+                whole = whole - gathered(s, places, turn, stop)
         else:
-            while e + 4 <= stop:
-                a = a + splat(values[e]) * load(s, places[e])
-                b = b + splat(values[e + 1]) * load(s, places[e + 1])
-                c = c + splat(values[e + 2]) * load(s, places[e + 2])
-                d = d + splat(values[e + 3]) * load(s, places[e + 3])
-                e += 4
-            while e < stop:
-                a = a + splat(values[e]) * load(s, places[e])
-                e += 1
-        store(target, row, (a + b) + (c + d))
+            whole = splat(np.float32(0))
+            other = splat(np.float32(0))
+            while e + 2 <= stop:
+                whole = whole + splat(values[e]) * load(s, places[e])
+                other = other + splat(values[e + 1]) * load(s, places[e + 1])
+                e += 2
+            if e < stop:
+                whole = whole + splat(values[e]) * load(s, places[e])
+            whole = whole + other
+        if chained[row]:
+            whole = whole + load(target, row - 1)
+        store(target, row, whole)
 
 
 @njit(**KERNEL)
@@ -203,7 +219,7 @@ def boxes_posterior(
 @njit(**KERNEL)
 def rows_posterior(
     blocks, log_weights, first, last, z, scale, cut, slot_ends, slots, top, mass, moment, alive,
-    span, ends, places, values,
+    span, ends, turns, places, values, chained,
 ):
     """Posterior sums of sparse rows over `span` dimensions: pixels where q is shared by the channels, or all."""
     x = np.empty(blocks.shape[1], np.float32)
@@ -213,7 +229,7 @@ def rows_posterior(
         unpack(blocks[j], x)
         for b in range(len(z)):
             squares(z[b], x, s)
-            row_sums(s, ends, places, values, distances)
+            row_sums(s, ends, turns, places, values, chained, distances)
             alive[b, j] = update(
                 distances, log_weights, j, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b]
             )
@@ -271,7 +287,7 @@ def boxes_respond(
 @njit(**KERNEL)
 def rows_respond(
     blocks, log_weights, first, last, z, scale, cut, top, share, alive, result,
-    span, ends, places, values, r_ends, r_places, r_values,
+    span, ends, turns, places, values, chained, r_ends, r_turns, r_places, r_values, r_chained,
 ):
     """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x for sparse rows; r by output dimension: r_ends (dimensions + 1,), places are estimators."""
     x = np.empty(blocks.shape[1], np.float32)
@@ -286,9 +302,9 @@ def rows_respond(
             if alive[b, j] == 0:
                 continue
             squares(z[b], x, s)
-            row_sums(s, ends, places, values, p)
+            row_sums(s, ends, turns, places, values, chained, p)
             posterior(p, log_weights, j, scale, cut, top[b], share[b])
-            row_sums(p, r_ends, r_places, r_values, mixed)
+            row_sums(p, r_ends, r_turns, r_places, r_values, r_chained, mixed)
             answer(mixed, x, result[b])
 
 

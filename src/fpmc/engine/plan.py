@@ -23,6 +23,8 @@ Backend = Literal["numba", "torch"]
 
 EXPANSION_ERROR = 1e-4                                  # nats the expanded form of ‖z − x‖² may be off by
 FEW = 8                                                 # estimators whose whole means are kept
+CHAIN = 8                                               # sparse rows between two that stand by themselves
+CHAIN_ERROR = 3e-4                                      # nats that adding up differences may be off by
 DENSE = 0.3                                             # share of entries from which a matrix product beats sparse rows
 
 
@@ -72,6 +74,7 @@ class Step:
     chunk: int = 0                                      # torch: images at a time
     expanded: bool = False                              # torch: ‖z‖² − 2z·x + ‖x‖² is good enough here
     threads: int = 1
+    chain: int = 1                                      # sparse rows: every so manyth stands by itself
     cut: float = math.inf                               # nats below the largest logit from which images are passed over
 
     def __str__(self) -> str:
@@ -162,12 +165,12 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
     else:
         span = group.q.channels * pixels
         dense = passes * float(length) * span * images + (float(length) * dimension * images if passes == 2 else 0)
-        entries = group.q.entries() * passes + (group.r.entries() if respond == "mixed" else 0)
+        entries = group.q.entries * passes + (group.r.entries if respond == "mixed" else 0)
         sparse = entries * images
         fused = fused and (sparse < DENSE * dense or respond == "means")
         kernel, work, other = ("rows", sparse, dense) if fused else ("matrix", dense, sparse)
         row = 2 * dimension + 2 * length
-        why = f"{group.q.entries() / length:.1f} of {span} entries per row"
+        why = f"{group.q.entries / length:.1f} of {span} entries per row"
         why += ", shared by the channels" if group.q.channels == 1 and channels > 1 else ""
         others = (("a matrix product" if fused else "sparse rows", other),)
         work += difference
@@ -180,7 +183,12 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
         layout = dimension * images if dimension * images <= 1 << 30 else 1 << 28
         memory = threads * (4 * task.batch * (2 * length + slots) + 4 * 16 * (2 * dimension + length)) + layout
         cut = math.inf if settings.exact else math.log(members * passes / settings.tolerance)
-        return Step(kernel, respond, "numba", length, images, work, memory, why, others, threads=threads, cut=cut)
+        chain = CHAIN if kernel == "rows" and _chain_is_safe(group, task) else 1
+        if chain > 1:
+            why += "; rows as differences to the row before where that is shorter"
+        return Step(
+            kernel, respond, "numba", length, images, work, memory, why, others, threads=threads, chain=chain, cut=cut
+        )
 
     expanded = kernel == "full" and _expanded_is_safe(dimension, task)
     if kernel == "full":
@@ -201,6 +209,12 @@ def _fused(task: Task, settings: Settings) -> bool:
 
 def _answers_in_boxes(group: Group) -> bool:
     return isinstance(group.r, SameAsQ) and group.r.precision is group.q and group.r.count is None
+
+
+def _chain_is_safe(group: Group, task: Task) -> bool:
+    """Rounding along a chain of differences stays below `CHAIN_ERROR` nats, for z within a few σ of [−1, 1]."""
+    logit = group.q.entries / len(group) * (task.sigma**2 + 0.5) / (2 * task.sigma**2)
+    return torch.finfo(task.dtype).eps * math.sqrt(CHAIN) * logit < CHAIN_ERROR
 
 
 def _expanded_is_safe(dimension: int, task: Task) -> bool:
