@@ -51,10 +51,10 @@ class Cost:
 def measure_machine() -> Machine:
     """Time a matrix product of known size and a copy; the best of a few, since other work only ever slows them."""
     a, b = torch.rand(GEMM, GEMM), torch.rand(GEMM, GEMM)
-    product = _best(lambda: a @ b, 5)
+    product = best_of(lambda: a @ b, 5)
     source = torch.rand(1 << 26)
     target = torch.empty_like(source)
-    copy = _best(lambda: target.copy_(source), 3)
+    copy = best_of(lambda: target.copy_(source), 3)
     return Machine(product, 2e-9 * GEMM**3 / product, 8e-9 * len(source) / copy, torch.get_num_threads())
 
 
@@ -84,7 +84,7 @@ def benchmark(
         step = denoiser.at(sigma).plan(Task(sigma, batch), denoiser.settings).steps[0]
         denoiser(z[:1], sigma)                          # compile, lay out, build rows
         with _PeakMemory() as peak:
-            seconds = _best(lambda z=z, sigma=sigma: denoiser(z, sigma), repeats) / batch
+            seconds = best_of(lambda z=z, sigma=sigma: denoiser(z, sigma), repeats) / batch
         error = (small(z, sigma) - small(z.double(), sigma)).abs().max().item()
         dense = _dense_seconds(small.at(sigma), z[:1], sigma) if compare_dense else None
         yield Cost(
@@ -111,10 +111,11 @@ def _dense_seconds(collection: Collection, z: Tensor, sigma: float) -> float | N
         q, r = group.q.dense(), group.r.dense()
         groups.append(Collection(Vectors(q), ResponseVectors(r), group.source).groups[0])
     plain = FPMC(Collection.of(*groups)).using(backend="torch")
-    return _best(lambda: plain(z, sigma), 1)
+    return best_of(lambda: plain(z, sigma), 1)
 
 
-def _best(work: Callable[[], object], repeats: int) -> float:
+def best_of(work: Callable[[], object], repeats: int) -> float:
+    """Seconds of the fastest of a few calls."""
     best = math.inf
     for _ in range(repeats):
         start = time.perf_counter()

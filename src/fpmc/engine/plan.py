@@ -73,6 +73,7 @@ class Step:
     merged: int = 0                                     # estimators before merging
     chunk: int = 0                                      # torch: images at a time
     expanded: bool = False                              # torch: ‖z‖² − 2z·x + ‖x‖² is good enough here
+    kept: int = 0                                       # torch: noisy images whose logits fit in memory, at a time
     threads: int = 1
     chain: int = 1                                      # sparse rows: every so manyth stands by itself
     cut: float = math.inf                               # nats below the largest logit from which images are passed over
@@ -193,11 +194,21 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
     expanded = kernel == "full" and _expanded_is_safe(dimension, task)
     if kernel == "full":
         why += "; one matrix product" if expanded else "; direct differences, since σ is small"
-    bytes_per_image = (task.batch * row + 2 * dimension) * torch.finfo(task.dtype).bits // 8
-    chunk = settings.chunk or max(1, min(images, settings.memory // bytes_per_image))
+    unit = torch.finfo(task.dtype).bits // 8
+    kept = 0
+    if kernel == "matrix" and respond == "mixed" and not task.gradients:
+        kept = min(max(1, task.batch), settings.memory * 4 // 5 // (images * length * unit))
+    if kept:
+        why = why.replace("two passes, since responses mix normalised posteriors", "all logits kept, so one pass")
+        memory = kept * images * length * unit
+        bytes_per_image = 4 * dimension * unit
+    else:
+        memory, bytes_per_image = 0, (task.batch * row + 2 * dimension) * unit
+    most = min(images, 1024) if kept else images        # kept: so few that a chunk stays in the cache
+    chunk = settings.chunk or max(1, min(most, (settings.memory - memory) // bytes_per_image))
     return Step(
-        kernel, respond, "torch", length, images, work, chunk * bytes_per_image, why, others,
-        chunk=chunk, expanded=expanded,
+        kernel, respond, "torch", length, images, work, memory + chunk * bytes_per_image, why, others,
+        chunk=chunk, expanded=expanded, kept=kept,
     )
 
 

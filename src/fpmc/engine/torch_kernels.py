@@ -62,6 +62,9 @@ def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
         means = (moment / mass[..., None]).unflatten(2, group.shape)
         return (group.r.dense(z.dtype).to(z.device) * means).sum(1)
 
+    if step.kept and not torch.is_grad_enabled():
+        return torch.cat([_kept(group, step, part, sigma) for part in z.split(step.kept)])
+
     mix = _mixer(group, z)
 
     def add_mass(x: Tensor, log_weights: Tensor | None, top: Tensor, mass: Tensor):
@@ -78,6 +81,48 @@ def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
     for chunk in _chunks(source, step.chunk, z):
         result = _call(add_mixed, *chunk, top, mass, result)
     return result
+
+
+def _kept(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
+    """Two matrix products: dense rows whose logits all fit in memory are computed once, and become posteriors in place.
+
+    −1/2σ² goes into q and 1/Σ exp into r, so that the logits are passed over as seldom as possible.
+    """
+    source = group.source
+    assert isinstance(source, Source)
+    q = group.q.dense(z.dtype).to(z.device).flatten(1).T * (-0.5 / sigma**2)
+    r = group.r.dense(z.dtype).to(z.device)
+    logits = z.new_empty(len(z), len(source), len(group))
+    shared = group.q.channels == 1
+    square, work = (z.new_empty(step.chunk, *group.shape[1:]) for _ in range(2))   # asked for once, not in the loops
+    chunks, filled = [], 0
+    for x, log_weights in _chunks(source, step.chunk, z):
+        here = slice(filled, filled + len(x))
+        for one, rows in zip(z, logits[:, here]):
+            distance = _summed(one, x, square[: len(x)], work[: len(x)]) if shared else (x - one).square_()
+            torch.mm(distance.flatten(1), q, out=rows)
+            if log_weights is not None:
+                rows += log_weights[:, None]
+        chunks.append(here)
+        filled = here.stop
+    logits = logits[:, :filled]                         # stretches without weight were passed over
+    logits.sub_(logits.amax(1, keepdim=True)).exp_()
+    weights = r.flatten(1) / logits.sum(1)[..., None]   # (B, L, C or 1·P)
+    result = torch.zeros_like(z)
+    for (x, _), here in zip(_chunks(source, step.chunk, z), chunks):
+        for target, posterior, weight in zip(result, logits[:, here], weights):
+            mixed = (posterior @ weight).unflatten(1, r.shape[1:])             # (n, C or 1, H, W)
+            for c, total in enumerate(target):
+                total += torch.mul(mixed[:, c % r.shape[1]], x[:, c], out=work[: len(x)]).sum(0)
+    return result
+
+
+def _summed(z: Tensor, x: Tensor, total: Tensor, work: Tensor) -> Tensor:
+    """(z − x)² of one noisy image summed over the channels, in `total` (n, H, W)."""
+    for c in range(len(z)):
+        torch.sub(x[:, c], z[c], out=work)
+        torch.mul(work, work, out=total) if c == 0 else total.addcmul_(work, work)
+    return total
 
 
 def _distance(group: Group, step: Step, z: Tensor) -> Distance:
