@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,8 @@ from fpmc.errors import InputError
 from fpmc.finetuning import Level, Recipe, finetune, train_level
 from fpmc.images import ImageSet
 
+pytestmark = pytest.mark.usefixtures("one_thread")    # bits depend on how sums are shared
 SMALL = {"steps": 30, "batch": 8, "validate_every": 5, "validation": 24, "patience": 99}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The problems are too small for two, and bits depend on how sums are shared."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -15,3 +15,5 @@ from .sampling import sample as sample
 from .sources import Gaussian as Gaussian
 from .sources import Source as Source
 from .sources import Translations as Translations
+
+__version__: str

@@ -148,7 +148,7 @@ def _check_maps(maps: Maps, shape: tuple[int, int, int]) -> None:
 
 
 def wiener_maps(gaussian: Gaussian, sigma: float) -> Tensor:
-    """The sensitivity maps of the Wiener filter (App. A.1.2 with D linear): Σ_c |W[(c,y,x), (c,·)]|, (H, W, H, W)."""
+    """The sensitivity maps of the Wiener filter (App. A.1.2 with D linear): Σ_c abs W[(c,y,x), (c,·)], (H, W, H, W)."""
     channels, height, width = gaussian.shape
     filter_ = wiener_matrix(gaussian, sigma).view(channels, height, width, channels, height, width)
     maps = filter_.diagonal(dim1=0, dim2=3).abs().sum(-1)

@@ -8,7 +8,7 @@ import os
 import sys
 from importlib import import_module
 
-from fpmc import __version__  # pyright: ignore[reportAttributeAccessIssue]
+from fpmc import __version__
 from fpmc.errors import InputError
 
 COMMANDS = {

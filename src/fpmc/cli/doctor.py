@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module, metadata, util
 from typing import Literal
 
-from fpmc import __version__  # pyright: ignore[reportAttributeAccessIssue]
+from fpmc import __version__
 from fpmc.cli.options import parse
 from fpmc.errors import InputError
 from fpmc.files import home

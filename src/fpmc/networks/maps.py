@@ -50,7 +50,7 @@ def sensitivity_maps(
     checkpoint: str | os.PathLike[str] | None = None,       # folder: what is there is not computed again
     progress: Callable[[int, int], object] | None = None,   # called with (draws done, draws in all)
 ) -> SensitivityMaps:
-    """G(x, y, t) = E Σ_c |∂D(z)_{x,y,c} / ∂z_c| over training images x and noisy z (App. A.1.2).
+    """G(x, y, t) = E Σ_c abs ∂D(z)_{x,y,c} / ∂z_c over training images x and noisy z (App. A.1.2).
 
     Gradients stay within their channel. Works for every differentiable denoiser; more draws go on from a checkpoint.
     """
