@@ -17,8 +17,8 @@ from engine.problems import Problem, close, problems, truth
 from fpmc import presets
 from fpmc.collection import Collection
 from fpmc.engine import Settings, Task, plan
-from fpmc.engine.cpu import _sparse
 from fpmc.engine.lanes import windows
+from fpmc.engine.sparse import DIFFERS, LACKS, build
 from fpmc.engine.vector import KERNEL, LANES, exp, load, store
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
@@ -121,9 +121,22 @@ def test_rows_as_differences_equal_rows(respond: str) -> None:
     collection = Collection(discs, pixel(14, 13) if respond == "owned" else SameAsQ(discs), images)
     z = images.scaled(slice(3)) + 2.0 * torch.randn(3, 3, 14, 13, generator=random)
     step = collection.plan(Task(2.0)).steps[0]
-    assert (step.kernel, step.chain) == ("rows", 8)
-    rows = _sparse(discs.values.flatten(1), step.chain)
-    assert rows.chained.mean() > 0.5
+    assert (step.kernel, step.short) == ("rows", True)
+    rows = build(discs.values.flatten(1), step.short)
+    assert (rows.kinds == DIFFERS).mean() > 0.5
     assert len(rows.places) < 0.6 * discs.entries
     close(collection.denoise(z, 2.0), truth(collection, z, 2.0), 1e-5)
-    assert collection.plan(Task(0.01)).steps[0].chain == 1                     # too many nats at stake
+    assert not collection.plan(Task(0.01)).steps[0].short                      # too many nats at stake
+
+
+def test_masks_fuller_than_half_are_the_sum_less_what_they_lack() -> None:
+    random = torch.Generator().manual_seed(0)
+    images = ImageSet((127.5 + 50 * torch.randn(40, 1, 9, 9, generator=random)).clip(0, 255).byte())
+    full = Vectors(torch.rand(81, 1, 9, 9, generator=random) < 0.95)
+    rows = build(full.values.flatten(1), True)
+    assert (rows.kinds == LACKS).any()
+    assert len(rows.places) < 0.15 * full.entries
+    collection = Collection(full, SameAsQ(full), images)
+    z = images.scaled(slice(3)) + 5.0 * torch.randn(3, 1, 9, 9, generator=random)
+    assert collection.plan(Task(5.0)).steps[0].kernel == "rows"
+    close(collection.denoise(z, 5.0), truth(collection, z, 5.0), 1e-5)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fpmc.engine import lanes
 from fpmc.engine.plan import Step
+from fpmc.engine.sparse import Sparse, build
 from fpmc.engine.vector import LANES
 from fpmc.group import Group
 from fpmc.images import ImageSet
@@ -40,18 +41,8 @@ class Stretch(NamedTuple):
     log_weights: np.ndarray                             # float32 (blocks·LANES,)
 
 
-class Sparse(NamedTuple):
-    """Sparse rows, some of them as the difference to the row before (see `lanes.row_sums`)."""
-
-    ends: np.ndarray                                    # int64 (rows + 1,)
-    turns: np.ndarray                                   # int64 (rows,): where the entries to subtract begin
-    places: np.ndarray                                  # int64 (entries,)
-    values: np.ndarray                                  # float32 (entries,); (0,) if all are 1 or −1
-    chained: np.ndarray                                 # uint8 (rows,): added to the row before
-
-
 _blocks: WeakKeyDictionary[ImageSet, np.ndarray] = WeakKeyDictionary()
-_rows: WeakKeyDictionary[Group, tuple[int, Sparse]] = WeakKeyDictionary()
+_rows: WeakKeyDictionary[Group, tuple[bool, Sparse]] = WeakKeyDictionary()
 _columns: WeakKeyDictionary[Group, Sparse] = WeakKeyDictionary()
 
 
@@ -124,7 +115,7 @@ def _arguments(group: Group, step: Step) -> tuple:
         width = q.size if q.inside else 2 * (q.size // 2) + 1
         return q.height, q.width, 0 if q.inside else -(q.size // 2), width, *q.grid
     if step.kernel == "rows":
-        return group.q.channels * group.q.height * group.q.width, *_sparse_rows(group, step.chain)
+        return group.q.channels * group.q.height * group.q.width, *_sparse_rows(group, step.short)
     return ()
 
 
@@ -141,41 +132,19 @@ def _slots(group: Group, step: Step) -> tuple[np.ndarray, np.ndarray]:
     return ends, np.argsort(owner, kind="stable")
 
 
-def _sparse_rows(group: Group, chain: int) -> Sparse:
+def _sparse_rows(group: Group, short: bool) -> Sparse:
     """q by estimator."""
-    if (kept := _rows.get(group)) is None or kept[0] != chain:
+    if (kept := _rows.get(group)) is None or kept[0] != short:
         q = group.q
-        _rows[group] = chain, _sparse((q.values if isinstance(q, Vectors) else q.dense()).flatten(1), chain)
+        _rows[group] = short, build((q.values if isinstance(q, Vectors) else q.dense()).flatten(1), short)
     return _rows[group][1]
 
 
 def _sparse_columns(group: Group) -> Sparse:
-    """r by output dimension."""
+    """r by output dimension; posteriors are at most 1, so differences lose nothing."""
     if group not in _columns:
-        _columns[group] = _sparse(group.r.dense().flatten(1).T, 1)
+        _columns[group] = build(group.r.dense().flatten(1).T, True)
     return _columns[group]
-
-
-def _sparse(matrix: Tensor, chain: int) -> Sparse:
-    """Rows of a matrix; at most `chain` in a row are differences, each where that has fewer than half the entries."""
-    ends, turns, places, values, chained = [0], [], [], [], np.zeros(len(matrix), np.uint8)
-    dense = matrix.numpy()
-    for row, entries in enumerate(dense):
-        change = entries.astype(np.float32)
-        if row % chain:
-            before = dense[row - 1]
-            if 2 * np.count_nonzero(entries != before) < np.count_nonzero(entries):
-                change, chained[row] = change - before, 1
-        more, less = np.flatnonzero(change > 0), np.flatnonzero(change < 0)
-        places += [more, less]
-        values += [change[more], change[less]]
-        turns.append(ends[-1] + len(more))
-        ends.append(turns[-1] + len(less))
-    every = np.concatenate(values)
-    unit = bool((np.abs(every) == 1).all())
-    return Sparse(
-        np.array(ends), np.array(turns), np.concatenate(places), np.zeros(0, np.float32) if unit else every, chained
-    )
 
 
 def _kept(source: Source) -> bool:

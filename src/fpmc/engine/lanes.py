@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from fpmc.engine.sparse import DIFFERS, LACKS
 from fpmc.engine.vector import KERNEL, LANES, exp, exp_one, largest, load, load_bytes, splat, store, total
 
 NOTHING = -1e30                                         # log 0, but finite: the kernels assume there are no infinities
@@ -111,11 +112,15 @@ def gathered(s, places, first, last):
 
 
 @njit(**KERNEL)
-def row_sums(s, ends, turns, places, values, chained, target):
-    """target[row] = Σ values·s[places] for sparse rows, added to the row before where `chained`.
+def row_sums(s, ends, turns, places, values, kinds, target):
+    """target[row] = Σ values·s[places] for sparse rows, added to nothing, to the sum of s or to the row before.
 
     No values: places up to turns[row] count 1, those after it −1.
     """
+    everything = splat(np.float32(0))
+    if (kinds == LACKS).any():
+        for p in range(len(s) // LANES):
+            everything = everything + load(s, p)
     for row in range(len(ends) - 1):
         e, turn, stop = ends[row], turns[row], ends[row + 1]
         if len(values) == 0:
@@ -132,8 +137,10 @@ def row_sums(s, ends, turns, places, values, chained, target):
             if e < stop:
                 whole = whole + splat(values[e]) * load(s, places[e])
             whole = whole + other
-        if chained[row]:
+        if kinds[row] == DIFFERS:
             whole = whole + load(target, row - 1)
+        elif kinds[row] == LACKS:
+            whole = whole + everything
         store(target, row, whole)
 
 
@@ -219,7 +226,7 @@ def boxes_posterior(
 @njit(**KERNEL)
 def rows_posterior(
     blocks, log_weights, first, last, z, scale, cut, slot_ends, slots, top, mass, moment, alive,
-    span, ends, turns, places, values, chained,
+    span, ends, turns, places, values, kinds,
 ):
     """Posterior sums of sparse rows over `span` dimensions: pixels where q is shared by the channels, or all."""
     x = np.empty(blocks.shape[1], np.float32)
@@ -229,7 +236,7 @@ def rows_posterior(
         unpack(blocks[j], x)
         for b in range(len(z)):
             squares(z[b], x, s)
-            row_sums(s, ends, turns, places, values, chained, distances)
+            row_sums(s, ends, turns, places, values, kinds, distances)
             alive[b, j] = update(
                 distances, log_weights, j, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b]
             )
@@ -287,7 +294,7 @@ def boxes_respond(
 @njit(**KERNEL)
 def rows_respond(
     blocks, log_weights, first, last, z, scale, cut, top, share, alive, result,
-    span, ends, turns, places, values, chained, r_ends, r_turns, r_places, r_values, r_chained,
+    span, ends, turns, places, values, kinds, r_ends, r_turns, r_places, r_values, r_kinds,
 ):
     """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x for sparse rows; r by output dimension: r_ends (dimensions + 1,), places are estimators."""
     x = np.empty(blocks.shape[1], np.float32)
@@ -302,9 +309,9 @@ def rows_respond(
             if alive[b, j] == 0:
                 continue
             squares(z[b], x, s)
-            row_sums(s, ends, turns, places, values, chained, p)
+            row_sums(s, ends, turns, places, values, kinds, p)
             posterior(p, log_weights, j, scale, cut, top[b], share[b])
-            row_sums(p, r_ends, r_turns, r_places, r_values, r_chained, mixed)
+            row_sums(p, r_ends, r_turns, r_places, r_values, r_kinds, mixed)
             answer(mixed, x, result[b])
 
 

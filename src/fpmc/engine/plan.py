@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 
+from fpmc.engine.sparse import CHAIN, choose
 from fpmc.errors import InputError
 from fpmc.group import Group
-from fpmc.precision import Full, Squares
-from fpmc.response import Partition, SameAsQ
+from fpmc.precision import Full, Precision, Squares, Vectors
+from fpmc.response import Partition, Response, SameAsQ
 from fpmc.sources import Gaussian, Translations
 
 Kernel = Literal["affine", "full", "boxes", "rows", "matrix", "shifts"]
@@ -23,8 +25,7 @@ Backend = Literal["numba", "torch"]
 
 EXPANSION_ERROR = 1e-4                                  # nats the expanded form of ‖z − x‖² may be off by
 FEW = 8                                                 # estimators whose whole means are kept
-CHAIN = 8                                               # sparse rows between two that stand by themselves
-CHAIN_ERROR = 3e-4                                      # nats that adding up differences may be off by
+SHORT_ERROR = 3e-4                                      # nats that rows put together from others may be off by
 DENSE = 0.3                                             # share of entries from which a matrix product beats sparse rows
 
 
@@ -75,7 +76,7 @@ class Step:
     expanded: bool = False                              # torch: ‖z‖² − 2z·x + ‖x‖² is good enough here
     kept: int = 0                                       # torch: noisy images whose logits fit in memory, at a time
     threads: int = 1
-    chain: int = 1                                      # sparse rows: every so manyth stands by itself
+    short: bool = False                                 # sparse rows: by what they lack, or as differences
     cut: float = math.inf                               # nats below the largest logit from which images are passed over
 
     def __str__(self) -> str:
@@ -122,6 +123,9 @@ def make_plan(groups: Sequence[Group], task: Task, settings: Settings | None = N
     return Plan(task.sigma, task.batch, tuple(_step(group, task, settings) for group in groups))
 
 
+_counted: WeakKeyDictionary[Precision | Response, dict[bool, int]] = WeakKeyDictionary()
+
+
 @cache
 def has_numba() -> bool:
     """Numba is installed, so that the fused CPU kernels can run."""
@@ -145,6 +149,7 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
     members = images                                    # of the largest source, whose posterior is cut
     difference = float(dimension * images)
     others: tuple[tuple[str, float], ...] = ()
+    short = False
     fused = _fused(task, settings)
     if isinstance(group.source, Translations):
         kernel: Kernel = "shifts"
@@ -165,14 +170,18 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
         others = (("dense rows", passes * float(length) * pixels * images),)
     else:
         span = group.q.channels * pixels
-        dense = passes * float(length) * span * images + (float(length) * dimension * images if passes == 2 else 0)
-        entries = group.q.entries * passes + (group.r.entries if respond == "mixed" else 0)
-        sparse = entries * images
+        answered = pixels * (group.q.channels if isinstance(group.r, SameAsQ) else channels)
+        dense = float(length) * images * (span * passes + (answered if respond == "mixed" else 0))
+        short = _short_is_safe(group, task)
+        sparse = float(_entries(group.q, False, short) * passes * images)
+        if respond == "mixed":
+            sparse += _entries(group.r, True, True) * images
         fused = fused and (sparse < DENSE * dense or respond == "means")
         kernel, work, other = ("rows", sparse, dense) if fused else ("matrix", dense, sparse)
         row = 2 * dimension + 2 * length
         why = f"{group.q.entries / length:.1f} of {span} entries per row"
         why += ", shared by the channels" if group.q.channels == 1 and channels > 1 else ""
+        why += f", {_entries(group.q, False, True) / length:.1f} as differences" if fused and short else ""
         others = (("a matrix product" if fused else "sparse rows", other),)
         work += difference
     if respond == "mixed":
@@ -184,11 +193,8 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
         layout = dimension * images if dimension * images <= 1 << 30 else 1 << 28
         memory = threads * (4 * task.batch * (2 * length + slots) + 4 * 16 * (2 * dimension + length)) + layout
         cut = math.inf if settings.exact else math.log(members * passes / settings.tolerance)
-        chain = CHAIN if kernel == "rows" and _chain_is_safe(group, task) else 1
-        if chain > 1:
-            why += "; rows as differences to the row before where that is shorter"
         return Step(
-            kernel, respond, "numba", length, images, work, memory, why, others, threads=threads, chain=chain, cut=cut
+            kernel, respond, "numba", length, images, work, memory, why, others, threads=threads, short=short, cut=cut
         )
 
     expanded = kernel == "full" and _expanded_is_safe(dimension, task)
@@ -222,10 +228,19 @@ def _answers_in_boxes(group: Group) -> bool:
     return isinstance(group.r, SameAsQ) and group.r.precision is group.q and group.r.count is None
 
 
-def _chain_is_safe(group: Group, task: Task) -> bool:
-    """Rounding along a chain of differences stays below `CHAIN_ERROR` nats, for z within a few σ of [−1, 1]."""
+def _short_is_safe(group: Group, task: Task) -> bool:
+    """Rounding of rows put together from others stays below `SHORT_ERROR` nats, for z within a few σ of [−1, 1]."""
     logit = group.q.entries / len(group) * (task.sigma**2 + 0.5) / (2 * task.sigma**2)
-    return torch.finfo(task.dtype).eps * math.sqrt(CHAIN) * logit < CHAIN_ERROR
+    return torch.finfo(task.dtype).eps * math.sqrt(CHAIN) * logit < SHORT_ERROR
+
+
+def _entries(part: Precision | Response, by_column: bool, short: bool) -> int:
+    """Entries of the sparse form, kept with what they belong to."""
+    counts = _counted.setdefault(part, {})
+    if short not in counts:
+        matrix = (part.values if isinstance(part, Vectors) else part.dense()).flatten(1)
+        counts[short] = choose(matrix.T if by_column else matrix, short)[1]
+    return counts[short]
 
 
 def _expanded_is_safe(dimension: int, task: Task) -> bool:
