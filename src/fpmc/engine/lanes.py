@@ -93,22 +93,25 @@ def box(source, rows, columns, first, width, target, new_rows, new_columns, acro
 
 @njit(**KERNEL)
 def gathered(s, places, first, last):
-    """Σ s[places] over a stretch of places."""
-    a = splat(np.float32(0))
-    b = splat(np.float32(0))
-    c = splat(np.float32(0))
-    d = splat(np.float32(0))
-    e = first
-    while e + 4 <= last:
-        a = a + load(s, places[e])
-        b = b + load(s, places[e + 1])
-        c = c + load(s, places[e + 2])
-        d = d + load(s, places[e + 3])
-        e += 4
-    while e < last:
-        a = a + load(s, places[e])
-        e += 1
-    return (a + b) + (c + d)
+    """Σ s[places] over a stretch of places, by parts of 64 so that rounding does not pile up."""
+    whole = splat(np.float32(0))
+    for start in range(first, last, 64):
+        a = splat(np.float32(0))
+        b = splat(np.float32(0))
+        c = splat(np.float32(0))
+        d = splat(np.float32(0))
+        e, stop = start, min(start + 64, last)
+        while e + 4 <= stop:
+            a = a + load(s, places[e])
+            b = b + load(s, places[e + 1])
+            c = c + load(s, places[e + 2])
+            d = d + load(s, places[e + 3])
+            e += 4
+        while e < stop:
+            a = a + load(s, places[e])
+            e += 1
+        whole = whole + ((a + b) + (c + d))
+    return whole
 
 
 @njit(**KERNEL)
@@ -119,8 +122,11 @@ def row_sums(s, ends, turns, places, values, kinds, target):
     """
     everything = splat(np.float32(0))
     if (kinds == LACKS).any():
-        for p in range(len(s) // LANES):
-            everything = everything + load(s, p)
+        for start in range(0, len(s) // LANES, 64):
+            part = splat(np.float32(0))
+            for p in range(start, min(start + 64, len(s) // LANES)):
+                part = part + load(s, p)
+            everything = everything + part
     for row in range(len(ends) - 1):
         e, turn, stop = ends[row], turns[row], ends[row + 1]
         if len(values) == 0:

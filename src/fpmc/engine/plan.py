@@ -25,7 +25,7 @@ Backend = Literal["numba", "torch"]
 
 EXPANSION_ERROR = 1e-4                                  # nats the expanded form of ‖z − x‖² may be off by
 FEW = 8                                                 # estimators whose whole means are kept
-SHORT_ERROR = 3e-4                                      # nats that rows put together from others may be off by
+SHORT_ERROR = 1.5e-4                                    # nats that rows put together from others may be off by
 DENSE = 0.3                                             # share of entries from which a matrix product beats sparse rows
 
 
