@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,11 +26,6 @@ class Response(ABC):
     @abstractmethod
     def total(self) -> Tensor:
         """Σ_ℓ r_ℓ in float64, (C or 1, H, W)."""
-
-    @cached_property
-    def entries(self) -> int:
-        """How many entries of the dense form are not 0."""
-        return int(self.dense().count_nonzero())
 
     @abstractmethod
     def merge(self, precision: Precision, representative: Tensor) -> Response:
