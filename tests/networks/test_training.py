@@ -19,6 +19,7 @@ from fpmc.images import ImageSet
 from fpmc.networks.precond import EDMPrecond
 from fpmc.networks.training import Recipe, Training, data_deviation, draw, edm_loss, train, validate
 from fpmc.networks.unet import ARCHITECTURES
+from fpmc.presets import optimal
 
 
 def shapes(count: int, size: int = 8) -> ImageSet:
@@ -71,15 +72,50 @@ def test_the_loss_is_the_weighted_error() -> None:
     net = network().eval()
     x, sigma, noise, _ = draw(shapes(8), Recipe(batch=4), 0, 0)
     with torch.no_grad():
-        error = (net(x + sigma[:, None, None, None] * noise, sigma) - x).square().mean((1, 2, 3))
+        z = x + sigma[:, None, None, None] * noise
+        error = (net(z, sigma) - x).square().mean((1, 2, 3))
         c_out = sigma * 0.6 / (sigma**2 + 0.36).sqrt()
-        torch.testing.assert_close(edm_loss(net, x, sigma, noise), (error / c_out**2).mean())
+        torch.testing.assert_close(edm_loss(net, x, z, sigma), (error / c_out**2).mean())
         # With weight 1/c_out² an untrained network, F = 0, has a loss of about 1 at every noise level.
         for level in (0.05, 1.0, 30.0):
             flat = torch.full((512,), level)
             x = 0.6 * torch.randn(512, 1, 8, 8, generator=torch.Generator().manual_seed(1))
             n = torch.randn(512, 1, 8, 8, generator=torch.Generator().manual_seed(2))
-            assert edm_loss(net, x, flat, n).item() == pytest.approx(1, abs=0.05)
+            assert edm_loss(net, x, x + level * n, flat).item() == pytest.approx(1, abs=0.05)
+
+
+def test_the_posterior_target_has_the_same_expected_loss_gradient() -> None:
+    images, net = shapes(12), network().eval()
+    recipe, best = Recipe(batch=3, p_mean=1.6, p_std=0.2), optimal(images)
+    last = net.model.dec["8x8_aux_conv"].bias
+
+    def gradients(step: int) -> list[float]:
+        x, sigma, noise, _ = draw(images, recipe, step, 0)
+        z = x + sigma[:, None, None, None] * noise
+        return [
+            torch.autograd.grad(edm_loss(net, target, z, sigma), last)[0].item() for target in (x, best(z, sigma))
+        ]
+
+    clean, posterior = np.array([gradients(step) for step in range(300)]).T
+    assert abs((clean - posterior).mean()) < 3 * (clean - posterior).std() / len(clean) ** 0.5
+    assert posterior.std() < clean.std()  # the same in the mean, with less scatter
+
+
+def test_the_posterior_target_moves_only_noise_levels_from_1_on() -> None:
+    images = shapes(12)
+    asked = []
+
+    def best(z: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        asked.extend(sigma.tolist())
+        return torch.zeros_like(z)
+
+    recipe = Recipe(batch=6, p_mean=0.0, p_std=1.0, target="posterior")
+    for _ in train(Training(network(), recipe), images, optimal=best, steps=4):
+        pass
+    drawn = torch.cat([draw(images, recipe, step, 0)[1] for step in range(4)]).tolist()
+    assert asked == [sigma for sigma in drawn if sigma >= 1] and 0 < len(asked) < len(drawn)
+    with pytest.raises(InputError, match="optimal="):
+        next(train(Training(network(), recipe), images))
 
 
 @pytest.mark.parametrize("settings", [{"dropout": 0.2}, {"arch": "ncsnpp", "label_dim": 2, "label_dropout": 0.3}])

@@ -50,6 +50,7 @@ class Train:
     p_mean: float = -1.2                                # mean of ln σ
     p_std: float = 1.2                                  # standard deviation of ln σ
     xflip: bool = False                                 # mirror half of the images
+    target: Literal["clean", "posterior"] = "clean"     # "posterior": E[x | z] at high σ, the same loss with less noise
     seed: int = 0                                       # decides weights, order and noise
     validation: int = 512                               # held-out images in the loss by noise level
     save_minutes: float = 5.0                           # time between checkpoints
@@ -130,6 +131,7 @@ def _run(config: Train, state: Training, images: ImageSet, held_out: ImageSet, r
     from tqdm import tqdm
 
     from fpmc.networks.training import train
+    from fpmc.presets import optimal
 
     began = saved = looked = time.monotonic()
     recipe, loss = state.recipe, math.nan
@@ -143,7 +145,7 @@ def _run(config: Train, state: Training, images: ImageSet, held_out: ImageSet, r
         mininterval=0.1 if sys.stderr.isatty() else 60,  # a log file gets a line a minute
     )
     with bar, _stop_between_steps() as asked:
-        for progress in train(state, images):
+        for progress in train(state, images, optimal=optimal(images) if recipe.target == "posterior" else None):
             loss = progress.loss if math.isnan(loss) else 0.99 * loss + 0.01 * progress.loss
             bar.update(recipe.batch)
             bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
