@@ -44,6 +44,25 @@ def test_inner_squares_are_all_that_fit(height: int, width: int, data: st.DataOb
         assert torch.equal(dense[estimator], expected)
 
 
+@given(height=sides, width=sides, data=st.data())
+def test_a_stride_takes_some_of_the_inner_squares_and_covers_the_image(height: int, width: int, data: st.DataObject):
+    size = data.draw(st.integers(1, min(height, width)))
+    stride = data.draw(st.integers(1, size))
+    some, every = (Squares(size, height, width, inside=True, stride=step).dense() for step in (stride, 1))
+    corners = [
+        sorted({*range(0, length - size + 1, stride), length - size}) for length in (height, width)
+    ]
+    chosen = [y * (width - size + 1) + x for y in corners[0] for x in corners[1]]
+    assert torch.equal(some, every[chosen])
+    assert bool((some.sum(0) > 0).all())
+
+
+@pytest.mark.parametrize(("stride", "inside"), [(0, True), (4, True), (2, False)])
+def test_impossible_strides(stride: int, inside: bool) -> None:
+    with pytest.raises(InputError, match=f"stride {stride}"):
+        Squares(3, 8, 8, inside=inside, stride=stride)
+
+
 def test_the_square_of_the_whole_image_is_one_estimator() -> None:
     assert torch.equal(Squares(4, 4, 4, inside=True).dense(), Full(4, 4).dense())
 

@@ -108,7 +108,7 @@ def _dense_seconds(collection: Collection, z: Tensor, sigma: float) -> float | N
     for group in collection.groups:
         if not isinstance(group.source, Source) or len(group) < 2 or isinstance(group.source, Translations):
             return None
-        q, r = group.q.dense(), group.r.dense()
+        q, r = group.q.dense(), group.response()
         groups.append(Collection(Vectors(q), ResponseVectors(r), group.source).groups[0])
     plain = FPMC(Collection.of(*groups)).using(backend="torch")
     return best_of(lambda: plain(z, sigma), 1)

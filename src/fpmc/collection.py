@@ -84,8 +84,9 @@ class Collection:
     def plan(self, task: Task, settings: Settings | None = None) -> Plan:
         """How this collection is evaluated."""
         plan = engine.make_plan(self.merged, task, settings)
-        steps = zip(plan.steps, self.groups)
-        return replace(plan, steps=tuple(replace(step, merged=len(group)) for step, group in steps))
+        sizes = [len(group) for group in self.groups]
+        steps = (replace(step, merged=sum(sizes[index] for index in step.groups)) for step in plan.steps)
+        return replace(plan, steps=tuple(steps))
 
     def denoise(self, z: Tensor, sigma: float, settings: Settings | None = None) -> Tensor:
         """D_FPMC(z, σ) (Eq. "fpmc_denoiser") for one noise level, z (B, C, H, W)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ class Group:
     q: Precision
     r: Response
     source: Source | Translations | Gaussian
+    weight: Tensor | None = None                        # (C or 1, H or 1, W or 1): all r_ℓ are multiplied by it
 
     def __post_init__(self) -> None:
         channels, height, width = self.shape
@@ -32,10 +33,18 @@ class Group:
             )
         if tuple(self.total().shape) not in {(1, height, width), (channels, height, width)}:
             raise InputError(f"r is made for images of {tuple(self.total().shape)}, the source holds {self.shape}")
+        if self.weight is not None:
+            self._check_weight(self.weight)
         if isinstance(self.source, Translations):
             centred = isinstance(self.q, Squares) and not self.q.inside and self.q.size == self.source.size
             if not (centred and isinstance(self.r, Partition) and self.r.is_pixelwise):
                 raise InputError("translations go with centred squares of their size, each answering for its own pixel")
+
+    def _check_weight(self, weight: Tensor) -> None:
+        if weight.dim() != 3 or any(size not in (1, whole) for size, whole in zip(weight.shape, self.shape)):
+            raise InputError(f"the weight of a group is (C or 1, H or 1, W or 1), got {tuple(weight.shape)}")
+        if not bool(torch.isfinite(weight).all()) or bool((weight < 0).any()):
+            raise InputError(f"the weight of a group is finite and not negative, got {weight.min():g} to {weight.max():g}")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -52,16 +61,24 @@ class Group:
 
     def total(self) -> Tensor:
         """Σ_ℓ r_ℓ of this group, float64 (C or 1, H, W)."""
-        return self.r.total()
+        return self.r.total() if self.weight is None else self.r.total() * self.weight.double()
+
+    def response(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The response vectors r_ℓ with the weight of the group, (L, C or 1, H, W)."""
+        return self.r.dense(dtype) if self.weight is None else self.r.dense(dtype) * self.weight.to(dtype)
+
+    def weighted(self, weight: Tensor) -> Group:
+        """The same estimators with this much say each: Σ_ℓ r_ℓ = weight (C or 1, H or 1, W or 1)."""
+        return replace(self, weight=weight.double() / self.r.total())
 
     def merged(self) -> Group:
         """Identical estimators as one, their responses added: the same denoiser, fewer posteriors."""
         if isinstance(self.source, Translations):       # each estimator has a source of its own
             return self
         q, representative = self.q.merge()
-        return self if len(q) == len(self.q) else Group(q, self.r.merge(q, representative), self.source)
+        return self if len(q) == len(self.q) else replace(self, q=q, r=self.r.merge(q, representative))
 
     def pruned(self, budget: float) -> Group:
         """Without entries of q that sum up to at most `budget` in each estimator; responses stay."""
         q = self.q if isinstance(self.r, SameAsQ) else pruned(self.q, budget)
-        return self if q is self.q else Group(q, self.r, self.source)
+        return self if q is self.q else replace(self, q=q)

@@ -59,15 +59,21 @@ class Squares(Precision):
     """p(x, y, s): square patches (Eq. "sq_patch_indicator").
 
     `inside=False`: one per pixel, centred on it, cut at the border (LS, ELS; App. A.2); s is odd.
-    `inside=True`: all that lie inside the image, (H−s+1)(W−s+1) of them, any s (PSPC-Square; App. A.1.1).
+    `inside=True`: all that lie inside the image, (H−s+1)(W−s+1) of them, any s (PSPC-Square; App. A.1.1); of these with
+    a stride only every stride-th along each axis, and the last, so that together they still cover the image.
     """
 
     size: int
     height: int
     width: int
     inside: bool = False
+    stride: int = 1
 
     def __post_init__(self) -> None:
+        if not 1 <= self.stride <= max(1, self.size):
+            raise InputError(f"stride {self.stride}: patches of {self.size} cover the image with strides 1 to {self.size}")
+        if self.stride > 1 and not self.inside:
+            raise InputError(f"stride {self.stride}: patches centred on every pixel have stride 1; use inside=True")
         if self.size < 1:
             raise InputError(f"patch size {self.size}: a patch has at least one pixel")
         if self.inside and self.size > min(self.height, self.width):
@@ -82,22 +88,21 @@ class Squares(Precision):
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of estimators; ℓ = row · columns + column."""
-        if self.inside:
-            return self.height - self.size + 1, self.width - self.size + 1
-        return self.height, self.width
+        return len(self.starts(self.height)), len(self.starts(self.width))
 
     def __len__(self) -> int:
         return self.grid[0] * self.grid[1]
 
+    def starts(self, length: int) -> Tensor:
+        """Where the patches begin along an axis of this length."""
+        if not self.inside:
+            return torch.arange(length) - self.size // 2
+        steps = -(-(length - self.size) // self.stride) + 1
+        return (torch.arange(steps) * self.stride).clamp(max=length - self.size)
+
     def _band(self, length: int) -> Tensor:             # (positions, length): which pixels each patch covers
-        if self.inside:
-            start = torch.arange(length - self.size + 1)
-            stop = start + self.size
-        else:
-            start = torch.arange(length) - self.size // 2
-            stop = start + 2 * (self.size // 2) + 1
-        at = torch.arange(length)
-        return (at >= start[:, None]) & (at < stop[:, None])
+        start, at = self.starts(length)[:, None], torch.arange(length)
+        return (at >= start) & (at < start + self.size)
 
     def bands(self) -> tuple[Tensor, Tensor]:
         """The rows (Ly, H) and columns (Lx, W) that the patches cover; a patch is the product of one of each."""

@@ -21,6 +21,7 @@ from fpmc.precision import Full, Precision, Squares
 from fpmc.response import Partition, Response, SameAsQ
 from fpmc.sources import Gaussian, Source, Translations
 
+SQUARES = ("size", "height", "width", "inside", "stride")
 SPARSE = 0.7                                            # share of zeros from which only the rest is stored
 FindImages = Callable[[dict[str, Any]], ImageSet]       # a recipe to its images
 
@@ -37,7 +38,8 @@ class Writer:
 
     def group(self, group: Group) -> dict[str, Any]:
         q, r = self._precision(group.q), self._response(group.r, group.q)
-        return {"q": q, "r": r, "source": self._source(group.source)}
+        weight = None if group.weight is None else self._once(group.weight, lambda: self._put(group.weight))
+        return {"q": q, "r": r, "source": self._source(group.source), "weight": weight}
 
     def _once(self, thing: object, make: Callable[[], Any]) -> Any:
         if id(thing) not in self._names:
@@ -67,7 +69,7 @@ class Writer:
         if isinstance(q, Full):
             return {"kind": "full", "height": q.height, "width": q.width}
         if isinstance(q, Squares):
-            return {"kind": "squares", "size": q.size, "height": q.height, "width": q.width, "inside": q.inside}
+            return {"kind": "squares"} | {name: getattr(q, name) for name in SQUARES}
         assert isinstance(q, precision.Vectors)
         return {"kind": "vectors", "vectors": self._vectors(q.values)}
 
@@ -106,7 +108,8 @@ class Reader:
 
     def group(self, entry: dict[str, Any]) -> Group:
         q = self._precision(entry["q"])
-        return Group(q, self._response(entry["r"], q), self._sources[entry["source"]])
+        weight = None if entry.get("weight") is None else self._tensors[entry["weight"]]
+        return Group(q, self._response(entry["r"], q), self._sources[entry["source"]], weight)
 
     def _vectors(self, entry: dict[str, Any]) -> Tensor:
         shape = tuple(entry["shape"])
@@ -121,7 +124,7 @@ class Reader:
         if entry["kind"] == "full":
             return Full(entry["height"], entry["width"])
         if entry["kind"] == "squares":
-            return Squares(entry["size"], entry["height"], entry["width"], entry["inside"])
+            return Squares(**{name: entry[name] for name in SQUARES})
         return precision.Vectors(self._vectors(entry["vectors"]))
 
     def _response(self, entry: dict[str, Any], q: Precision) -> Response:

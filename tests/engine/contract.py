@@ -52,6 +52,10 @@ class EngineContract:
     def test_translations_equal_the_reference(self, problem: Problem) -> None:
         close(self.denoise(problem), problem.truth(), VALUES)
 
+    @given(problem=problems("scales"))
+    def test_squares_of_several_sizes_equal_the_reference(self, problem: Problem) -> None:
+        close(self.denoise(problem), problem.truth(), VALUES)
+
     @given(problem=problems())
     def test_mixed_groups_equal_the_reference(self, problem: Problem) -> None:
         close(self.denoise(problem), problem.truth(), VALUES)
@@ -220,7 +224,7 @@ def _with_sources(problem: Problem, change: Callable[[Source], Source]) -> Probl
             source = change(source)
         elif isinstance(source, Translations):
             source = Translations(change(source.base), source.size)
-        groups.append(Group(group.q, group.r, source))
+        groups.append(Group(group.q, group.r, source, group.weight))
     return Problem(Collection.of(*groups), problem.z, problem.sigma)
 
 

@@ -40,7 +40,7 @@ class Problem:
 def truth(collection: Collection, z: Tensor, sigma: float) -> Tensor:
     """The denoiser through `fpmc.reference` alone, from the dense forms of the groups: float64 (B, C, H, W)."""
     means = torch.cat([_means(group, z, sigma) for group in collection.groups], dim=1)
-    r = torch.cat([group.r.dense(torch.float64).expand(-1, *collection.shape) for group in collection.groups])
+    r = torch.cat([group.response(torch.float64).expand(-1, *collection.shape) for group in collection.groups])
     return reference.combine(means, r)
 
 
@@ -117,7 +117,8 @@ class Maker:
             return Squares(self.odd(), self.height, self.width)
         if kind == "inside":
             size = self.draw(st.integers(1, min(self.height, self.width)))
-            return Squares(size, self.height, self.width, inside=True)
+            stride = self.draw(st.integers(1, size))
+            return Squares(size, self.height, self.width, inside=True, stride=stride)
         length = self.draw(st.integers(1, 12))          # both sides of the few whose whole means are kept
         shape = length, self.channels if "per channel" in kind else 1, self.height, self.width
         return Precisions(self.coin(*shape) if "masks" in kind else self.normal(*shape).exp() * self.coin(*shape))
@@ -138,7 +139,17 @@ class Maker:
 
     def group(self, query: str, source: str) -> Group:
         q = self.query(query)
-        return Group(q, self.response(q), self.source(source))
+        return Group(q, self.response(q), self.source(source), self.weight())
+
+    def weight(self) -> Tensor | None:
+        sizes = [self.draw(st.sampled_from([1, size])) for size in self.shape]
+        return self.normal(*sizes).exp() if self.draw(st.booleans()) else None
+
+    def scales(self) -> tuple[Group, ...]:
+        """Squares of several sizes with one source."""
+        source = self.source(self.draw(st.sampled_from(["images", "weighted", "union"])))
+        squares = [self.query("inside") for _ in range(self.draw(st.integers(2, 4)))]
+        return tuple(Group(q, SameAsQ(q), source, self.weight()) for q in squares)
 
     def translations(self) -> Group:
         size, source = self.odd(), self.source(self.draw(st.sampled_from(["images", "weighted", "union"])))
@@ -182,6 +193,8 @@ def problems(
     maker = Maker(draw)
     if query == "translations":
         return maker.problem(maker.translations(), sigmas=sigmas)
+    if query == "scales":
+        return maker.problem(*maker.scales(), sigmas=sigmas)
     if query is not None:
         return maker.problem(maker.group(query, source), sigmas=sigmas)
     return maker.problem(*(maker.any_group() for _ in range(draw(st.integers(2, 3)))), sigmas=sigmas)

@@ -210,3 +210,21 @@ def test_a_collection_says_what_was_merged() -> None:
     plan = Collection.of(same(twice), same(FULL)).plan(Task(0.3))
     assert [(each.estimators, each.merged) for each in plan.steps] == [(10, 20), (1, 1)]
     assert "10 estimators (merged from 20)" in str(plan)
+
+
+def test_squares_of_several_sizes_are_evaluated_together() -> None:
+    source, other = Source(images()), Source(images(20))
+    sizes = [Squares(size, HEIGHT, WIDTH, inside=True, stride=stride) for size, stride in ((2, 1), (5, 2))]
+    uneven = torch.rand(CHANNELS, 1, 1) + 0.1           # a weight of its own for each channel
+    groups = [
+        same(sizes[0], source),
+        same(FULL, source),
+        same(sizes[1], source).weighted(torch.rand(1, HEIGHT, WIDTH) + 0.1),
+        same(sizes[0], other),
+        same(sizes[1], source).weighted(uneven),
+    ]
+    plan = make_plan(groups, Task(0.3), Settings(backend="numba"))
+    assert [step.groups for step in plan.steps] == [(0, 2), (1,), (3,), (4,)]
+    assert plan.steps[0].estimators == len(sizes[0]) + len(sizes[1])
+    assert "groups 0, 2: boxes, mixed, numba: 58 estimators of 2 sizes" in str(plan)
+    assert all(len(step.groups) == 1 for step in make_plan(groups, Task(0.3), TORCH).steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -46,18 +46,20 @@ _rows: WeakKeyDictionary[Group, tuple[bool, Sparse]] = WeakKeyDictionary()
 _columns: WeakKeyDictionary[Group, Sparse] = WeakKeyDictionary()
 
 
-def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
-    """Σ_ℓ r_ℓ ⊙ μ̂_ℓ of one group (Eq. "fpmc_denoiser"): (B, C, H, W)."""
+def numerator(groups: Sequence[Group], step: Step, z: Tensor, sigma: float) -> Tensor:
+    """Σ_ℓ r_ℓ ⊙ μ̂_ℓ of one group, or of squares of several sizes together (Eq. "fpmc_denoiser"): (B, C, H, W)."""
+    group = groups[0]
     scaled = (z.detach().double() * UNIT).float().flatten(1).numpy()
     common = (scaled, np.float32(0.5 / (sigma * UNIT) ** 2), np.float32(step.cut))
     if isinstance(group.source, Translations):
         return _shifts(group.source, step, common, z)
     assert isinstance(group.source, Source)
     source = group.source
-    slot_ends, slots = _slots(group, step)
-    arguments = _arguments(group, step)
+    length = sum(len(each) for each in groups)
+    slot_ends, slots = _slots(group, length, step)
+    arguments = _arguments(groups, step)
     stretches = list(_stretches(source)) if _kept(source) else None
-    sums = [_sums(len(z), len(group), len(slots)) for _ in range(step.threads)]
+    sums = [_sums(len(z), length, len(slots)) for _ in range(step.threads)]
     alive = []
     kernel = POSTERIOR[step.kernel]
     for stretch in stretches or _stretches(source):
@@ -71,7 +73,7 @@ def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
     top, mass, moment = _merge(sums, slot_ends)
     if step.respond == "mixed":
         norm = top.astype(np.float32), (1 / mass).astype(np.float32)
-        return _mixed(group, step, common, arguments, stretches or _stretches(source), alive, norm, z)
+        return _mixed(groups, step, common, arguments, stretches or _stretches(source), alive, norm, z)
     means = torch.from_numpy(moment / np.repeat(mass, np.diff(slot_ends), axis=1) / UNIT).to(z.dtype)
     if step.respond == "owned":
         result = torch.empty_like(z).flatten(1)
@@ -80,12 +82,18 @@ def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:
     return (group.r.dense(z.dtype) * means.view(len(z), len(group), *group.shape)).sum(1)
 
 
-def _mixed(group: Group, step: Step, common, arguments, stretches, alive, norm, z: Tensor) -> Tensor:
+def _mixed(groups: Sequence[Group], step: Step, common, arguments, stretches, alive, norm, z: Tensor) -> Tensor:
     """The second pass: normalised posteriors, mixed by their responses."""
     results = [np.zeros((len(z), z[0].numel()), np.float32) for _ in range(step.threads)]
     kernel = RESPOND[step.kernel]
     if step.kernel == "rows":
-        arguments = (*arguments, *_sparse_columns(group))
+        arguments = (*arguments, *_sparse_columns(groups[0]))
+    else:
+        weights = torch.ones(len(groups), *z.shape[2:])
+        for row, group in zip(weights, groups):
+            if step.weighs and group.weight is not None:
+                row *= group.weight[0]
+        arguments = (*arguments, weights.flatten(1).numpy())
     for stretch, seen in zip(stretches, alive):
 
         def run(result, first, last, stretch=stretch, seen=seen):
@@ -107,23 +115,26 @@ def _shifts(source: Translations, step: Step, common, z: Tensor) -> Tensor:
     return torch.from_numpy(means).to(z.dtype).view_as(z)
 
 
-def _arguments(group: Group, step: Step) -> tuple:
+def _arguments(groups: Sequence[Group], step: Step) -> tuple:
     """What the kernel needs to know about q."""
+    group = groups[0]
     if step.kernel == "boxes":
-        q = group.q
-        assert isinstance(q, Squares)
-        width = q.size if q.inside else 2 * (q.size // 2) + 1
-        return q.height, q.width, 0 if q.inside else -(q.size // 2), width, *q.grid
+        scales, start = [], 0
+        for q in (group.q for group in groups):
+            assert isinstance(q, Squares)
+            scales.append((0 if q.inside else -(q.size // 2), q.size, q.stride, *q.grid, start))
+            start += len(q)
+        return *group.shape[1:], np.array(scales)
     if step.kernel == "rows":
         return group.q.channels * group.q.height * group.q.width, *_sparse_rows(group, step.short)
     return ()
 
 
-def _slots(group: Group, step: Step) -> tuple[np.ndarray, np.ndarray]:
+def _slots(group: Group, length: int, step: Step) -> tuple[np.ndarray, np.ndarray]:
     """For each estimator the output dimensions whose moments it keeps."""
     dimension = int(np.prod(group.shape))
     if step.respond == "mixed":
-        return np.zeros(len(group) + 1, np.int64), np.zeros(0, np.int64)
+        return np.zeros(length + 1, np.int64), np.zeros(0, np.int64)
     if step.respond == "means":
         return np.arange(len(group) + 1) * dimension, np.tile(np.arange(dimension), len(group))
     assert isinstance(group.r, Partition)

@@ -92,6 +92,57 @@ def box(source, rows, columns, first, width, target, new_rows, new_columns, acro
 
 
 @njit(**KERNEL)
+def patches(source, rows, columns, first, width, stride, target, new_rows, new_columns, across, prefix):
+    """Sums over width×width windows, every stride-th along each axis and the last; by `box` where the stride is 1."""
+    if stride == 1:
+        box(source, rows, columns, first, width, target, new_rows, new_columns, across, prefix)
+        return
+    for y in range(rows):
+        for i in range(new_columns):
+            start = y * columns + min(i * stride, columns - width)
+            a = load(source, start)
+            for e in range(start + 1, start + width):
+                a = a + load(source, e)
+            store(across, y * new_columns + i, a)
+    for i in range(new_rows):
+        start = min(i * stride, rows - width)
+        for x in range(new_columns):
+            a = load(across, start * new_columns + x)
+            for e in range(start + 1, start + width):
+                a = a + load(across, e * new_columns + x)
+            store(target, i * new_columns + x, a)
+
+
+@njit(**KERNEL)
+def covers(at, length, width, stride, count):
+    """The patches [from, to) that cover a place along an axis."""
+    last = count - 1                                    # it begins at length − width, all others at multiples of stride
+    low = min(max(0, (at - width) // stride + 1), last)
+    high = min(at // stride, last - 1) + 1
+    return low, (count if at >= length - width else high)
+
+
+@njit(**KERNEL)
+def spread(p, rows, columns, width, stride, weight, target, new_rows, new_columns, across):
+    """target += weight · Σ p over the patches that cover each pixel: the transpose of `patches` inside the image."""
+    for y in range(new_rows):
+        low, high = covers(y, new_rows, width, stride, rows)
+        for x in range(columns):
+            a = load(p, low * columns + x)
+            for i in range(low + 1, high):
+                a = a + load(p, i * columns + x)
+            store(across, y * columns + x, a)
+    for x in range(new_columns):
+        low, high = covers(x, new_columns, width, stride, columns)
+        for y in range(new_rows):
+            a = load(across, y * columns + low)
+            for i in range(low + 1, high):
+                a = a + load(across, y * columns + i)
+            q = y * new_columns + x
+            store(target, q, load(target, q) + splat(weight[q]) * a)
+
+
+@njit(**KERNEL)
 def gathered(s, places, first, last):
     """Σ s[places] over a stretch of places, by parts of 64 so that rounding does not pile up."""
     whole = splat(np.float32(0))
@@ -213,20 +264,28 @@ def full_posterior(blocks, log_weights, first, last, z, scale, cut, slot_ends, s
 @njit(**KERNEL)
 def boxes_posterior(
     blocks, log_weights, first, last, z, scale, cut, slot_ends, slots, top, mass, moment, alive,
-    height, width, begin, size, grid_height, grid_width,
+    height, width, scales,
 ):
-    """Posterior sums of square patches: windows of `size` from `begin` on, grid_height×grid_width of them."""
+    """Posterior sums of square patches of one or several sizes, from one map of squared differences.
+
+    scales: (K, 6), for each size where window 0 begins, size, stride, rows and columns of patches, first estimator.
+    """
     pixels = height * width
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(pixels * LANES, np.float32)
+    distances = np.empty(top.shape[1] * LANES, np.float32)
     across = np.empty(pixels * LANES, np.float32)
-    prefix = np.empty((max(height, width) + size) * LANES, np.float32)
+    prefix = np.empty((max(height, width) + scales[:, 1].max()) * LANES, np.float32)
     for j in range(first, last):
         unpack(blocks[j], x)
         for b in range(len(z)):
             squares(z[b], x, s)
-            box(s, height, width, begin, size, s, grid_height, grid_width, across, prefix)
-            alive[b, j] = update(s, log_weights, j, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b])
+            for begin, size, stride, rows, columns, start in scales:
+                d = distances[start * LANES : (start + rows * columns) * LANES]
+                patches(s, height, width, begin, size, stride, d, rows, columns, across, prefix)
+            alive[b, j] = update(
+                distances, log_weights, j, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b]
+            )
 
 
 @njit(**KERNEL)
@@ -274,15 +333,16 @@ def answer(mixed, x, result):
 @njit(**KERNEL)
 def boxes_respond(
     blocks, log_weights, first, last, z, scale, cut, top, share, alive, result,
-    height, width, begin, size, grid_height, grid_width,
+    height, width, scales, weights,
 ):
-    """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x with r = q for square patches, a box sum of posteriors; share is 1 / mass."""
+    """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x for patches of one or several sizes, r = q times a weight (K, pixels); share is 1 / mass."""
     pixels = height * width
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(pixels * LANES, np.float32)
+    mixed = np.empty(pixels * LANES, np.float32)
+    p = np.empty(top.shape[1] * LANES, np.float32)
     across = np.empty(pixels * LANES, np.float32)
-    prefix = np.empty((max(height, width) + size) * LANES, np.float32)
-    back = 1 - size - begin                             # where the first patch over pixel 0 begins
+    prefix = np.empty((max(height, width) + scales[:, 1].max()) * LANES, np.float32)
     for j in range(first, last):
         if not alive[:, j].any():
             continue
@@ -291,10 +351,22 @@ def boxes_respond(
             if alive[b, j] == 0:
                 continue
             squares(z[b], x, s)
-            box(s, height, width, begin, size, s, grid_height, grid_width, across, prefix)
-            posterior(s, log_weights, j, scale, cut, top[b], share[b])
-            box(s, grid_height, grid_width, back, size, s, height, width, across, prefix)
-            answer(s, x, result[b])
+            for begin, size, stride, rows, columns, start in scales:
+                d = p[start * LANES : (start + rows * columns) * LANES]
+                patches(s, height, width, begin, size, stride, d, rows, columns, across, prefix)
+            posterior(p, log_weights, j, scale, cut, top[b], share[b])
+            mixed[:] = np.float32(0)
+            for k in range(len(scales)):
+                begin, size, stride, rows, columns, start = scales[k]
+                d = p[start * LANES : (start + rows * columns) * LANES]
+                if stride > 1:
+                    spread(d, rows, columns, size, stride, weights[k], mixed, height, width, across)
+                else:                                   # s has served; back: where the first patch over pixel 0 begins
+                    back = 1 - size - begin
+                    box(d, rows, columns, back, size, s, height, width, across, prefix)
+                    for q in range(pixels):
+                        store(mixed, q, load(mixed, q) + splat(weights[k, q]) * load(s, q))
+            answer(mixed, x, result[b])
 
 
 @njit(**KERNEL)

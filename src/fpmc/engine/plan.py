@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from typing import Literal
@@ -77,6 +77,8 @@ class Step:
     kept: int = 0                                       # torch: noisy images whose logits fit in memory, at a time
     threads: int = 1
     short: bool = False                                 # sparse rows: by what they lack, or as differences
+    groups: tuple[int, ...] = (0,)                      # evaluated together: more than one are squares of several sizes
+    weighs: bool = False                                # the kernel applies the weights of the groups itself
     cut: float = math.inf                               # nats below the largest logit from which images are passed over
 
     def __str__(self) -> str:
@@ -84,6 +86,8 @@ class Step:
         if self.merged > self.estimators:
             count += f" (merged from {self.merged})"
         amount = f"{self.chunk} at a time" if self.backend == "torch" else f"{self.threads} threads"
+        if len(self.groups) > 1:
+            count += f" of {len(self.groups)} sizes"
         text = f"{self.kernel}, {self.respond}, {self.backend}: {count}, {self.images} images, {amount}\n    {self.why}"
         if math.isfinite(self.cut):
             text += f"; images {self.cut:.1f} nats below the largest are passed over"
@@ -103,7 +107,10 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"sigma {self.sigma:g}, batch {self.batch}"]
-        return "\n".join(lines + [f"  group {i}: {step}" for i, step in enumerate(self.steps)])
+        for step in self.steps:
+            several = "s" if len(step.groups) > 1 else ""
+            lines.append(f"  group{several} {', '.join(map(str, step.groups))}: {step}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,26 @@ class Task:
 def make_plan(groups: Sequence[Group], task: Task, settings: Settings | None = None) -> Plan:
     """The cheapest exact way for each group; groups are expected to be merged."""
     settings = settings or Settings()
-    return Plan(task.sigma, task.batch, tuple(_step(group, task, settings) for group in groups))
+    steps = (replace(_step(group, task, settings), groups=(index,)) for index, group in enumerate(groups))
+    joined: dict[object, list[Step]] = {}
+    for step in steps:
+        together = (step.kernel, step.respond, step.cut, groups[step.groups[0]].source) if step.weighs else step.groups
+        joined.setdefault(together, []).append(step)
+    return Plan(task.sigma, task.batch, tuple(_join(steps) for steps in joined.values()))
+
+
+def _join(steps: Sequence[Step]) -> Step:
+    """Squares of several sizes as one step, which shares the squared differences and the answer."""
+    if len(steps) == 1:
+        return steps[0]
+    return replace(
+        steps[0],
+        estimators=sum(step.estimators for step in steps),
+        work=sum(step.work for step in steps),
+        memory=max(step.memory for step in steps),
+        groups=tuple(index for step in steps for index in step.groups),
+        others=(),
+    )
 
 
 _counted: WeakKeyDictionary[Precision | Response, dict[bool, int]] = WeakKeyDictionary()
@@ -137,7 +163,8 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
     pixels = height * width
     dimension = channels * pixels
     length = len(group)
-    respond: Respond = "owned" if isinstance(group.r, Partition) else "means" if length <= FEW else "mixed"
+    boxes = isinstance(group.q, Squares) and _answers_in_boxes(group)
+    respond: Respond = "owned" if isinstance(group.r, Partition) else "mixed" if boxes or length > FEW else "means"
     passes = 2 if respond == "mixed" else 1
 
     if isinstance(group.source, Gaussian):
@@ -149,7 +176,7 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
     members = images                                    # of the largest source, whose posterior is cut
     difference = float(dimension * images)
     others: tuple[tuple[str, float], ...] = ()
-    short = False
+    short = weighs = False
     fused = _fused(task, settings)
     if isinstance(group.source, Translations):
         kernel: Kernel = "shifts"
@@ -163,8 +190,10 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
         kernel, work, row, why = "full", 2 * difference, 2 * dimension, "all pixels count"
     elif isinstance(group.q, Squares):
         kernel = "boxes"
-        fused = fused and (respond != "mixed" or _answers_in_boxes(group))
-        work = passes * (difference + pixels * images * (4 + (2 if respond == "mixed" else 0)))
+        fused = fused and (respond != "mixed" or boxes)
+        weighs = fused and boxes and (group.weight is None or len(group.weight) == 1)
+        reach = 4 if group.q.stride == 1 else group.q.grid[1] * group.q.size / width
+        work = passes * (difference + pixels * images * (reach + (2 if respond == "mixed" else 0)))
         row = 2 * dimension + 3 * pixels
         why = "square patches are box sums of the squared differences, whatever their size"
         others = (("dense rows", passes * float(length) * pixels * images),)
@@ -194,7 +223,7 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
         memory = threads * (4 * task.batch * (2 * length + slots) + 4 * 16 * (2 * dimension + length)) + layout
         cut = math.inf if settings.exact else math.log(members * passes / settings.tolerance)
         return Step(
-            kernel, respond, "numba", length, images, work, memory, why, others, threads=threads, short=short, cut=cut
+            kernel, respond, "numba", length, images, work, memory, why, others, threads=threads, short=short, cut=cut, weighs=weighs,
         )
 
     expanded = kernel == "full" and _expanded_is_safe(dimension, task)

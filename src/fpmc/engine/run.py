@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,14 +15,18 @@ from fpmc.group import Group
 def denoise(groups: Sequence[Group], plan: Plan, z: Tensor, total: Tensor) -> Tensor:
     """D_FPMC(z, σ): groups as the plan saw them, z (B, C, H, W), total Σ_ℓ r_ℓ over all groups."""
     numerator = torch.zeros((), dtype=z.dtype, device=z.device)
-    for group, step in zip(groups, plan.steps, strict=True):
-        numerator = numerator + _kernel(step)(group, step, z, plan.sigma)
+    for step in plan.steps:
+        members = [groups[index] for index in step.groups]
+        answer = _answer(members, step, z, plan.sigma)
+        weight = None if step.weighs else members[0].weight
+        numerator = numerator + (answer if weight is None else weight.to(z) * answer)
     return numerator / total.to(z)
 
 
-def _kernel(step: Step) -> Callable[[Group, Step, Tensor, float], Tensor]:
+def _answer(members: Sequence[Group], step: Step, z: Tensor, sigma: float) -> Tensor:
     if step.backend == "numba":
         from fpmc.engine import cpu  # numba takes a second to import
 
-        return cpu.numerator
-    return affine.numerator if step.kernel == "affine" else torch_kernels.numerator
+        return cpu.numerator(members, step, z, sigma)
+    kernel = affine.numerator if step.kernel == "affine" else torch_kernels.numerator
+    return kernel(members[0], step, z, sigma)
