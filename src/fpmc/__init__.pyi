@@ -6,6 +6,7 @@ from .collection import Collection as Collection
 from .data import load_images as load_images
 from .errors import InputError as InputError
 from .finetuning import finetune as finetune
+from .fit import fit_response as fit_response
 from .group import Group as Group
 from .images import ImageSet as ImageSet
 from .metrics import compare as compare

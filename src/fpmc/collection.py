@@ -134,12 +134,14 @@ class FPMC:
     """A denoiser: a collection for each noise level (Section 3). Call it as `d(z, sigma)`.
 
     `collections` is one collection for all noise levels, a mapping {σ: collection} of which the nearest σ in log scale
-    is taken, or a function that makes the collection for any σ.
+    is taken, or a function that makes the collection for any σ. With `blend`, a mapping is interpolated: between two
+    levels both collections respond, in proportion to how near they are in log scale.
     """
 
     collections: Collection | Mapping[float, Collection] | Callable[[float], Collection]
     name: str = "FPMC"
     settings: Settings = field(default_factory=Settings)
+    blend: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.collections, Mapping):
@@ -153,9 +155,22 @@ class FPMC:
         _check_sigma(sigma)
         if isinstance(self.collections, Collection):
             return self.collections
-        if isinstance(self.collections, Mapping):
-            return self.collections[min(self.collections, key=lambda s: abs(math.log(s / sigma)))]
-        return self.collections(sigma)
+        if not isinstance(self.collections, Mapping):
+            return self.collections(sigma)
+        nearest = min(self.collections, key=lambda s: abs(math.log(s / sigma)))
+        lower, upper = ([s for s in self.collections if s < sigma], [s for s in self.collections if s > sigma])
+        if not self.blend or not lower or not upper or abs(math.log(nearest / sigma)) < 1e-6:
+            return self.collections[nearest]
+        if sigma not in self._blended:
+            low, high = max(lower), min(upper)
+            share = math.log(sigma / low) / math.log(high / low)
+            self._blended.clear()                       # one noise level at a time
+            self._blended[sigma] = _blend(self.collections[low], self.collections[high], share)
+        return self._blended[sigma]
+
+    @cached_property
+    def _blended(self) -> dict[float, Collection]:
+        return {}
 
     @cached_property
     def shape(self) -> tuple[int, int, int]:
@@ -210,7 +225,9 @@ class FPMC:
         for sigma in [None] if levels is None else levels:
             collection = self.at(1.0 if sigma is None else sigma)
             entries.append({"sigma": sigma, "groups": [writer.group(group) for group in collection.groups]})
-        config = {"format": FORMAT, "name": self.name, "levels": entries, "sources": writer.sources}
+        config = {
+            "format": FORMAT, "name": self.name, "blend": self.blend, "levels": entries, "sources": writer.sources
+        }
         with atomic(Path(path) / "model.safetensors") as part:
             save_file(writer.tensors, part)
         with atomic(Path(path) / "config.json") as part:
@@ -240,7 +257,19 @@ class FPMC:
             }
         except (KeyError, TypeError, IndexError, RuntimeError) as error:
             raise InputError(f"{str(path)!r} is damaged: {type(error).__name__} {error}; save it again") from error
-        return cls(levels.get(None, levels), name=config["name"])
+        return cls(levels.get(None, levels), name=config["name"], blend=bool(config.get("blend", False)))
+
+
+def _blend(low: Collection, high: Collection, share: float) -> Collection:
+    """Both collections with 1 − share and share of the say; what they have in common is there once."""
+    members: dict[tuple[int, int, int], Group] = {}
+    weights: dict[tuple[int, int, int], Tensor | float] = {}
+    for collection, part in ((low, 1 - share), (high, share)):
+        for group in collection.groups:
+            key = id(group.q), id(group.r), id(group.source)
+            weight = part if group.weight is None else part * group.weight.double()
+            members[key], weights[key] = replace(group, weight=None), weights.get(key, 0.0) + weight
+    return Collection.of(*(group.scaled(weights[key]) for key, group in members.items()))
 
 
 def _from_hub(name: str) -> Path:

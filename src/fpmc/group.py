@@ -44,7 +44,8 @@ class Group:
         if weight.dim() != 3 or any(size not in (1, whole) for size, whole in zip(weight.shape, self.shape)):
             raise InputError(f"the weight of a group is (C or 1, H or 1, W or 1), got {tuple(weight.shape)}")
         if not bool(torch.isfinite(weight).all()) or bool((weight < 0).any()):
-            raise InputError(f"the weight of a group is finite and not negative, got {weight.min():g} to {weight.max():g}")
+            low, high = weight.min().item(), weight.max().item()
+            raise InputError(f"the weight of a group is finite and not negative, got values from {low} to {high}")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -66,6 +67,11 @@ class Group:
     def response(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The response vectors r_ℓ with the weight of the group, (L, C or 1, H, W)."""
         return self.r.dense(dtype) if self.weight is None else self.r.dense(dtype) * self.weight.to(dtype)
+
+    def scaled(self, factor: Tensor | float) -> Group:
+        """The same estimators with all r_ℓ multiplied by a number or by (C or 1, H or 1, W or 1)."""
+        before = torch.ones(1, 1, 1, dtype=torch.float64) if self.weight is None else self.weight.double()
+        return replace(self, weight=before * factor)
 
     def weighted(self, weight: Tensor) -> Group:
         """The same estimators with this much say each: Σ_ℓ r_ℓ = weight (C or 1, H or 1, W or 1)."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
@@ -56,10 +57,15 @@ def els(images: Images, *, schedule: Schedule = None) -> FPMC:
     return _by_size("ELS", "els", source, schedule, False, make)
 
 
-def pspc_square(images: Images, *, schedule: Schedule = None) -> FPMC:
-    """PSPC-Square (App. A.1.1): all squares inside the image, r = q."""
+def pspc_square(images: Images, *, schedule: Schedule = None, stride: int = 1) -> FPMC:
+    """PSPC-Square (App. A.1.1): all squares inside the image, r = q; with a stride only every stride-th of them."""
     source = as_source(images)
-    return _by_size("PSPC-Square", "pspc_square", source, schedule, True, lambda q: Collection(q, SameAsQ(q), source))
+
+    def make(q: Squares) -> Collection:
+        q = replace(q, stride=min(stride, q.size)) if stride != 1 else q
+        return Collection(q, SameAsQ(q), source)
+
+    return _by_size("PSPC-Square", "pspc_square", source, schedule, True, make)
 
 
 def pspc_flex(images: Images, *, maps: Maps | Literal["wiener"], schedule: Schedule = None) -> FPMC:
@@ -113,6 +119,76 @@ def lukoianov(
         return Collection(Vectors(masks), respond, source)
 
     return FPMC(make, name="Lukoianov" + (" (official rule)" if rule == "official" else ""))
+
+
+Shape = Literal["square", "ls", "flex", "lukoianov"]
+THRESHOLDS: dict[str, tuple[float, ...]] = {
+    "flex": (0.3, 0.5, 0.7, 0.85, 0.95), "lukoianov": (0.2, 0.1, 0.05, 0.02, 0.01)
+}
+
+
+def multiscale(
+    images: Images,
+    *,
+    sizes: Sequence[float] | Mapping[str, Sequence[float]] | None = None,
+    shape: Shape | Sequence[Shape] = "square",
+    gaussian: bool = True,
+    stride: int | None = None,
+    maps: Maps | Literal["wiener"] = "wiener",
+) -> FPMC:
+    """Beyond the paper: one collection with several patch sizes, the optimal denoiser and the Wiener filter.
+
+    All have the same say until `fit_response` gives each its weight. sizes: patch sizes for "square" and "ls",
+    thresholds τ for "flex" and "lukoianov"; with several shapes a mapping {shape: sizes}. stride: of the squares; None
+    takes a quarter of their size, which costs a fraction and answers nearly alike.
+    """
+    source = as_source(images)
+    shapes = (shape,) if isinstance(shape, str) else tuple(shape)
+    if unknown := [each for each in shapes or ("none",) if each not in ("square", "ls", "flex", "lukoianov")]:
+        raise InputError(f"shape {unknown[0]!r} is unknown; use square, ls, flex or lukoianov")
+    if len(shapes) > 1 and sizes is not None and not isinstance(sizes, Mapping):
+        raise InputError(f"sizes {list(sizes)} for shapes {list(shapes)}: give a mapping {{shape: sizes}}")
+    members: list[FPMC] = []
+    for each in shapes:
+        for size in _sizes(each, sizes[each] if isinstance(sizes, Mapping) else sizes, source.shape):
+            if each == "square":
+                step = max(1, int(size) // 4) if stride is None else stride
+                members.append(pspc_square(source, schedule=size, stride=step))
+            elif each == "ls":
+                members.append(ls(source, schedule=size))
+            elif each == "flex":
+                members.append(pspc_flex(source, maps=maps, schedule=size))
+            else:
+                members.append(lukoianov(source, tau=size))
+    members.append(optimal(source))
+    if gaussian:
+        members.append(wiener(source))
+    return mixture(*members, name=f"Multi-scale {'/'.join(shapes)}")
+
+
+def mixture(*denoisers: FPMC, name: str = "Mixture") -> FPMC:
+    """One collection of the estimators of several denoisers, each denoiser with the same say at every pixel."""
+
+    @lru_cache(maxsize=LEVELS)
+    def make(*collections: Collection) -> Collection:
+        return Collection.of(*(
+            group.scaled(1 / collection.total) for collection in collections for group in collection.groups
+        ))
+
+    return FPMC(lambda sigma: make(*(denoiser.at(sigma) for denoiser in denoisers)), name=name)
+
+
+def _sizes(shape: str, given: Sequence[float] | None, image: tuple[int, int, int]) -> Sequence[float]:
+    """Those given, or five from 3 pixels up in equal ratios, the whole image being the sixth."""
+    if given is not None:
+        if not given:
+            raise InputError(f"no sizes for shape {shape!r}; give at least one")
+        return given
+    if shape in THRESHOLDS:
+        return THRESHOLDS[shape]
+    side = min(image[1:])
+    ladder = [round(3 * (side / 3) ** (k / 5)) for k in range(5)]
+    return sorted({size - size % 2 + 1 if shape == "ls" else min(size, side) for size in ladder})
 
 
 def flex_masks(maps: Tensor, tau: float) -> Tensor:

@@ -7,7 +7,9 @@ made of is loaded again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +40,7 @@ class Writer:
 
     def group(self, group: Group) -> dict[str, Any]:
         q, r = self._precision(group.q), self._response(group.r, group.q)
-        weight = None if group.weight is None else self._once(group.weight, lambda: self._put(group.weight))
+        weight = None if group.weight is None else self._put(group.weight)
         return {"q": q, "r": r, "source": self._source(group.source), "weight": weight}
 
     def _once(self, thing: object, make: Callable[[], Any]) -> Any:
@@ -102,14 +104,18 @@ class Reader:
 
     def __init__(self, tensors: dict[str, Tensor], sources: list[dict[str, Any]], find: FindImages) -> None:
         self._tensors, self._find = tensors, find
+        self._groups: dict[str, Group] = {}             # levels that share a structure share the object
         self._sources: list[Source | Translations | Gaussian] = []
         for entry in sources:
             self._sources.append(self._source(entry))
 
     def group(self, entry: dict[str, Any]) -> Group:
-        q = self._precision(entry["q"])
+        key = json.dumps([entry["q"], entry["r"], entry["source"]])
+        if key not in self._groups:
+            q = self._precision(entry["q"])
+            self._groups[key] = Group(q, self._response(entry["r"], q), self._sources[entry["source"]])
         weight = None if entry.get("weight") is None else self._tensors[entry["weight"]]
-        return Group(q, self._response(entry["r"], q), self._sources[entry["source"]], weight)
+        return replace(self._groups[key], weight=weight)
 
     def _vectors(self, entry: dict[str, Any]) -> Tensor:
         shape = tuple(entry["shape"])

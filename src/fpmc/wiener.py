@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -16,8 +17,18 @@ CHUNK = 2048                                            # images per step of the
 def fit_gaussian(source: Source) -> Gaussian:
     """N(μ, Σ) with the mean and covariance of the source (App. A.3), in float64; Σ of one image is 0.
 
-    Sums are taken of bytes less 128, whose products are whole numbers, so no digit is lost before the centring.
+    Sums are taken of bytes less 128, whose products are whole numbers, so no digit is lost before the centring. Asked
+    again for the same source, it gives the same object.
     """
+    if source not in _fitted:
+        _fitted[source] = _fit(source)
+    return _fitted[source]
+
+
+_fitted: WeakKeyDictionary[Source, Gaussian] = WeakKeyDictionary()
+
+
+def _fit(source: Source) -> Gaussian:
     dimension = source.shape[0] * source.shape[1] * source.shape[2]
     second = torch.zeros(dimension, dimension, dtype=torch.float64)
     first = torch.zeros(dimension, dtype=torch.float64)

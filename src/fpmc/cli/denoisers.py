@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fpmc.process import Denoiser
     from fpmc.sources import Source
 
-PRESETS = ("optimal", "wiener", "ls", "els", "pspc_square", "pspc_flex", "lukoianov")
+PRESETS = ("optimal", "wiener", "ls", "els", "pspc_square", "pspc_flex", "lukoianov", "multiscale")
 DEFAULTS: dict[str, dict[str, Any]] = {"pspc_flex": {"maps": "wiener"}}  # maps that need no network
 
 

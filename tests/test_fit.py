@@ -1,0 +1,237 @@
+"""Response weights in closed form, against brute force, known mixtures and controls where there is nothing to gain."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from engine.problems import close
+from fpmc import FPMC, Collection, ImageSet, InputError, Source, augment, presets
+from fpmc.fit import Fit, answers_of, fit_level, fit_response, least_squares, weigh
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def blobs(count: int = 60, side: int = 8, channels: int = 1, seed: int = 0, first_id: int = 0) -> ImageSet:
+    """Smooth images, so that patches of every size tell something."""
+    random = torch.Generator().manual_seed(seed)
+    rough = torch.randn(count, channels, 3, 3, generator=random)
+    smooth = torch.nn.functional.interpolate(rough, size=(side, side), mode="bicubic")
+    ids = torch.arange(first_id, first_id + count)
+    return ImageSet((127.5 + 55 * smooth).clamp(0, 255).byte(), ids=ids, name="blobs")
+
+
+def three(images: ImageSet) -> FPMC:
+    return presets.multiscale(images, sizes=(3,), stride=1)
+
+
+# The solver
+
+
+def brute_force(a: np.ndarray, b: np.ndarray, free: bool) -> np.ndarray:
+    """The best of all supports."""
+    best, found = 0.0 if free else np.inf, np.zeros(len(b))
+    for size in range(1, len(b) + 1):
+        for chosen in map(list, combinations(range(len(b)), size)):
+            part = np.linalg.solve(a[np.ix_(chosen, chosen)], np.stack([b[chosen], np.ones(size)], 1))
+            w = part[:, 0] if free else part[:, 0] + part[:, 1] * (1 - part[:, 0].sum()) / part[:, 1].sum()
+            value = w @ a[np.ix_(chosen, chosen)] @ w - 2 * b[chosen] @ w
+            if (w >= 0).all() and value < best:
+                best, found = value, np.zeros(len(b))
+                found[chosen] = w
+    return found
+
+
+@given(size=st.integers(1, 6), seed=st.integers(0, 10_000), free=st.booleans())
+def test_least_squares_is_the_best_of_all_supports(size: int, seed: int, free: bool) -> None:
+    random = np.random.default_rng(seed)
+    rows = random.normal(size=(30, size)) + 2 * random.normal(size=(30, 1))    # alike, as denoisers are
+    target = rows @ random.normal(size=size) + random.normal(size=30)
+    a, b = rows.T @ rows, rows.T @ target
+    expected = brute_force(a, b, free)
+    np.testing.assert_allclose(least_squares(a, b, free=free), expected, atol=1e-6)
+
+
+# What is fitted
+
+
+@pytest.mark.parametrize("per", ["group", "channel", "pixel"])
+def test_a_known_mixture_is_found(per: str) -> None:
+    images, other = blobs(channels=3), blobs(40, channels=3, seed=1, first_id=1000)
+    base, truth = three(images), torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
+
+    def mixed(z: Tensor, sigma: float | Tensor) -> Tensor:
+        return FPMC(weigh(base.at(float(sigma)), truth))(z, sigma)
+
+    found = fit_level(base.at(0.5), 0.5, mixed, other, count=40, per=per)  # pyright: ignore[reportArgumentType]
+    expected = truth if per == "group" else truth.view(3, 1, 1, 1).expand_as(found.weights)
+    close(found.weights, expected, 2e-3)
+    assert found.error < 1e-7
+    assert found.free_sum == pytest.approx(1, abs=1e-3)
+    assert bool((found.weights_se < 1e-3).all())
+
+
+def test_weights_by_pixel_follow_the_pixels_where_it_pays_and_the_common_ones_where_not() -> None:
+    images, other = blobs(), blobs(64, seed=1, first_id=1000)
+    base = presets.mixture(presets.pspc_square(images, schedule=3), presets.optimal(images))
+    left = torch.zeros(1, 8, 8, dtype=torch.float64)
+    left[..., :4] = 1
+
+    def halves(z: Tensor, sigma: float | Tensor) -> Tensor:
+        first, second = answers_of(base.at(0.7), z, 0.7, torch.tensor([-1]))
+        return (left * first + (1 - left) * second).float()
+
+    found = fit_level(base.at(0.7), 0.7, halves, other, count=64, per="pixel")
+    assert found.weights[0, 0, :, :4].mean() > 0.9
+    assert found.weights[0, 0, :, 4:].mean() < 0.1
+    assert found.error < 0.2 * fit_level(base.at(0.7), 0.7, halves, other, count=64).error
+    plain = fit_level(base.at(0.7), 0.7, "clean", other, count=16, per="pixel")
+    assert plain.weights.var((1, 2, 3)).max() < 0.05    # 16 images are not enough to tell pixels apart
+
+
+def test_images_are_left_out_of_their_own_sources() -> None:
+    images = blobs()
+    base, sigma = three(images), 0.05
+    z = images.scaled([4, 5]) + sigma * torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    optimal = answers_of(base.at(sigma), z, sigma, images.ids[[4, 5]])[1]
+    close(optimal, presets.optimal(Source(images).without([4, 5]))(z, sigma), 1e-6)
+    assert (optimal - images.scaled([4, 5])).abs().max() > 0.1
+    # Seen by itself, an image would be denoised perfectly by the optimal denoiser, which would then get all the say.
+    assert fit_level(base.at(sigma), sigma, "clean", images, count=32).weights[1] < 0.5
+    copies = ImageSet(images.pixels, ids=images.ids + 1000)
+    assert fit_level(base.at(sigma), sigma, "clean", copies, count=32).weights[1] > 0.9
+
+
+def test_copies_are_left_out_with_their_originals() -> None:
+    images = blobs()
+    source = Source(images) | augment(images, "xflip")
+    base, z = presets.optimal(source), torch.randn(1, 1, 8, 8)
+    (answer,) = answers_of(base.at(1.0), z, 1.0, torch.tensor([7]))
+    close(answer, presets.optimal(source.without([7]))(z, 1.0), 1e-6)
+
+
+def test_the_fit_is_a_collection_that_answers_with_the_weights() -> None:
+    images, other = blobs(), blobs(40, seed=1, first_id=1000)
+    base, seen = three(images), []
+    fitted = fit_response(base, "clean", other, sigmas=[0.3, 1.0], count=32, progress=seen.append)
+    z = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    for found in seen:
+        assert isinstance(found, Fit)
+        assert found.weights.sum() == pytest.approx(1)
+        answers = answers_of(base.at(found.sigma), z, found.sigma, torch.tensor([-1]))
+        expected = sum(weight * answer for weight, answer in zip(found.weights.tolist(), answers))
+        close(fitted(z, found.sigma), torch.as_tensor(expected), 1e-5)
+    between = (0.3 * 1.0) ** 0.5
+    middle = (seen[0].weights + seen[1].weights) / 2    # half way in log σ
+    close(fitted(z, between), FPMC(weigh(base.at(between), middle))(z, between), 1e-5)
+    assert len(fitted.at(between).groups) <= 3          # what both levels have is there once
+    close(fitted(z, 0.01), FPMC(fitted.at(0.3))(z, 0.01), 0.0)
+
+
+def test_a_fit_is_saved_with_its_interpolation(tmp_path: Path) -> None:
+    images = blobs()
+    fitted = fit_response(presets.multiscale(images), "clean", images, sigmas=[0.3, 1.0], count=32)
+    fitted.save_pretrained(tmp_path)
+    loaded = FPMC.from_pretrained(tmp_path, images=images)
+    z = torch.randn(3, 1, 8, 8)
+    for sigma in (0.2, 0.3, 0.5, 2.0):
+        close(loaded(z, sigma), fitted(z, sigma), 1e-5)
+    assert len(loaded.at(0.5).groups) == len(fitted.at(0.5).groups)
+
+
+def test_groups_without_say_are_left_out() -> None:
+    base = three(blobs()).at(1.0)
+    kept = weigh(base, torch.tensor([0.0, 1.0, 0.0]))
+    assert len(kept.groups) == 1
+    close(FPMC(kept)(torch.ones(1, 1, 8, 8), 1.0), presets.optimal(blobs())(torch.ones(1, 1, 8, 8), 1.0), 1e-6)
+
+
+# Controls
+
+
+def test_pure_noise_has_nothing_to_gain() -> None:
+    random = torch.Generator().manual_seed(0)
+    noise = ImageSet(torch.randint(256, (400, 1, 8, 8), generator=random).byte())
+    for sigma in (0.5, 2.0):
+        found = fit_level(presets.multiscale(noise).at(sigma), sigma, "clean", noise, count=256)
+        assert found.gain < 3 * found.gain_se + 0.01 * found.error
+
+
+def test_one_group_has_nothing_to_gain() -> None:
+    found = fit_level(presets.optimal(blobs()).at(1.0), 1.0, "clean", blobs(), count=32)
+    assert found.weights.tolist() == [1.0]
+    assert found.gain == pytest.approx(0, abs=1e-12)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target": "noisy"}, "target 'noisy'"),
+        ({"per": "row"}, "per 'row'"),
+        ({"count": 3}, "at least 16"),
+        ({"images": blobs(side=9)}, r"\(1, 9, 9\)"),
+    ],
+)
+def test_impossible_fits(changes: dict, message: str) -> None:
+    options = {"target": "clean", "images": blobs(), "count": 32, **changes}
+    target, images = options.pop("target"), options.pop("images")
+    with pytest.raises(InputError, match=message):
+        fit_response(three(blobs()), target, images, sigmas=[1.0], **options)
+
+
+# The preset
+
+
+def test_every_member_of_the_mixture_has_the_same_say_at_every_pixel() -> None:
+    collection = presets.multiscale(blobs(), shape=("square", "ls"), sizes={"square": [3, 5], "ls": [3]}).at(0.7)
+    assert len(collection.groups) == 5                  # and the optimal denoiser and the Wiener filter
+    for group in collection.groups:
+        close(group.total().expand(1, 8, 8), torch.ones(1, 8, 8), 1e-12)
+    z = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    alone = [
+        presets.pspc_square(blobs(), schedule=3), presets.pspc_square(blobs(), schedule=5),
+        presets.ls(blobs(), schedule=3), presets.optimal(blobs()), presets.wiener(blobs()),
+    ]
+    close(FPMC(collection)(z, 0.7), torch.stack([each(z, 0.7) for each in alone]).mean(0), 1e-5)
+
+
+@pytest.mark.parametrize("shape", ["square", "ls", "flex", "lukoianov"])
+def test_every_shape_has_sizes_of_its_own(shape: str) -> None:
+    denoiser = presets.multiscale(blobs(), shape=shape)  # pyright: ignore[reportArgumentType]
+    assert len(denoiser.at(0.7).groups) >= 4
+    assert denoiser(torch.randn(1, 1, 8, 8), 0.7).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shape": "round"}, "'round'"),
+        ({"shape": ()}, "none"),
+        ({"shape": ("ls", "square"), "sizes": [3]}, "mapping"),
+        ({"sizes": []}, "no sizes"),
+        ({"sizes": [99]}, "99"),
+    ],
+)
+def test_impossible_mixtures(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        presets.multiscale(blobs(), **options)
+
+
+def test_collections_may_be_blended_without_anything_in_common() -> None:
+    low, high = (presets.optimal(blobs(seed=seed)).at(1.0) for seed in (0, 1))
+    assert isinstance(low, Collection)
+    blended = FPMC({0.1: low, 10.0: high}, blend=True)
+    z = torch.randn(2, 1, 8, 8)
+    close(blended(z, 1.0), (FPMC(low)(z, 1.0) + FPMC(high)(z, 1.0)) / 2, 1e-5)
+    assert blended.at(0.1) is low
+    assert blended.at(50.0) is high
