@@ -8,11 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fpmc import presets
-from fpmc.collection import FPMC
+from fpmc import presets, reference
+from fpmc.collection import FPMC, Collection
+from fpmc.engine.gradients import loss_and_gradients
 from fpmc.errors import InputError
 from fpmc.finetuning import Level, Recipe, finetune, train_level
+from fpmc.group import Group
 from fpmc.images import ImageSet
+from fpmc.precision import Full, Squares
+from fpmc.response import SameAsQ
+from fpmc.response import Vectors as ResponseVectors
+from fpmc.sources import Gaussian, Source
 
 pytestmark = pytest.mark.usefixtures("one_thread")    # bits depend on how sums are shared
 SMALL = {"steps": 30, "batch": 8, "validate_every": 5, "validation": 24, "patience": 99}
@@ -155,6 +161,55 @@ def test_recipes_that_make_no_sense_are_refused(settings: dict, message: str) ->
         Recipe(**settings)
 
 
-def test_several_groups_or_gaussians_are_refused(images: ImageSet) -> None:
-    with pytest.raises(InputError, match="one group"):
-        Level.start(presets.wiener(images).at(1.0), 1.0, Recipe())
+def several(images: ImageSet, source: Source | None = None) -> Collection:
+    """Squares of two sizes and a Gaussian that answers for half as much."""
+    source = source or Source(images)
+    small, large = Squares(2, 8, 8, inside=True), Squares(5, 8, 8, inside=True)
+    gaussian = presets.wiener(images).at(1.0).groups[0].source
+    half = ResponseVectors(torch.full((1, 1, 8, 8), 0.5))
+    return Collection.of(
+        Group(small, SameAsQ(small), source), Group(large, SameAsQ(large), source), Group(Full(8, 8), half, gaussian)
+    )
+
+
+def test_groups_of_one_source_are_joined_and_a_gaussian_stays(images: ImageSet, network: FPMC) -> None:
+    source, held_out = halves(images)
+    start = several(source)
+    z = held_out.scaled(slice(4)) + 0.5 * torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    level = Level.start(start, 0.5, Recipe(floor_q=0, floor_r=0, **SMALL))
+    assert (level.collection.denoise(z, 0.5) - start.denoise(z, 0.5)).abs().max() < 1e-5
+    list(train_level(level, network, source, held_out))
+    learned, gaussian = level.result.groups
+    assert len(learned) == 49 + 16
+    assert gaussian is start.groups[2]
+    assert level.best < 0.99 * level.history[0][2]
+
+
+def test_a_fixed_gaussian_is_part_of_the_gradient(images: ImageSet) -> None:
+    start = several(images)
+    level = Level.start(start, 0.5, Recipe(floor_q=1e-3, floor_r=1e-3))
+    gaussian = start.groups[2].source
+    assert isinstance(gaussian, Gaussian)
+    z = images.scaled(slice(3), torch.float64) + 0.5
+    target = torch.zeros_like(z)
+    logs = [t.double().requires_grad_() for t in (level.log_q, level.log_r)]
+    q, r = (t.exp() for t in logs)
+    means = reference.posterior_means(z, 0.5, q, images.scaled(dtype=torch.float64))
+    filtered = reference.gaussian_means(z, 0.5, torch.ones(1, 1, 8, 8), gaussian.mean, gaussian.covariance())
+    loss = (reference.combine(torch.cat([means, filtered], 1), torch.cat([r, r.new_full((1, 1, 8, 8), 0.5)])) - target)
+    loss = loss.square().mean()
+    truths = torch.autograd.grad(loss, logs)
+    found = loss_and_gradients(
+        z, target, 0.5, q.detach(), r.detach(), Source(images), fixed=level.answer_of_fixed(z)
+    )
+    assert abs(found.loss - loss.item()) < 1e-10
+    for ours, exact in zip((found.log_q, found.log_r), truths):
+        assert ours is not None
+        assert (ours - exact).abs().max() <= 1e-8 * exact.abs().max()
+
+
+def test_what_has_no_one_source_of_images_is_refused(images: ImageSet) -> None:
+    mixed = Collection.of(*several(images).groups, *several(images, Source(images.subset(slice(9)))).groups)
+    for collection in (presets.wiener(images).at(1.0), mixed, presets.els(images, schedule=3).at(1.0)):
+        with pytest.raises(InputError, match="one source of images"):
+            Level.start(collection, 1.0, Recipe())

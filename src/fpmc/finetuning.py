@@ -12,15 +12,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fpmc import engine
 from fpmc.collection import FPMC, Collection
-from fpmc.engine.gradients import loss_and_gradients
+from fpmc.engine.gradients import Fixed, loss_and_gradients
 from fpmc.errors import InputError
 from fpmc.files import atomic
+from fpmc.group import Group
 from fpmc.images import ImageSet
 from fpmc.precision import Vectors
 from fpmc.process import edm_grid
 from fpmc.response import Vectors as ResponseVectors
-from fpmc.sources import Source
+from fpmc.sources import Gaussian, Source
 
 Denoiser = Callable[[Tensor, float], Tensor]
 NEUTRAL = 0.01                                          # what entries raised from 0 may change, in nats or shares
@@ -76,13 +78,14 @@ class Progress:
 
 @dataclass
 class Level:
-    """Soft q and r of one noise level, on their way."""
+    """Soft q and r of one noise level, on their way; estimators with a Gaussian source stay as they are."""
 
     sigma: float
     recipe: Recipe
     log_q: Tensor                                       # θ (L, C or 1, H, W); −inf: fixed at 0
     log_r: Tensor                                       # φ
     source: Source
+    fixed: tuple[Group, ...] = ()                       # Gaussian groups, not learned
     step: int = 0
     best: float = math.inf
     best_step: int = -1
@@ -93,12 +96,19 @@ class Level:
     @classmethod
     def start(cls, collection: Collection, sigma: float, recipe: Recipe) -> Level:
         """θ = log max(q, floor), φ = log max(r, floor): the binary collection, nearly or exactly (App. C.3)."""
-        group, source = collection.groups[0], collection.groups[0].source
-        if len(collection.groups) != 1 or not isinstance(source, Source):
-            raise InputError("fine-tuning takes a collection with one group and a source of images")
-        q, r = group.q.dense(), group.r.dense()
+        fixed = tuple(group for group in collection.groups if isinstance(group.source, Gaussian))
+        learned = [group for group in collection.groups if not isinstance(group.source, Gaussian)]
+        sources = {id(group.source): group.source for group in learned}
+        source = next(iter(sources.values()), None)
+        if len(sources) != 1 or not isinstance(source, Source):
+            kinds = [type(group.source).__name__ for group in collection.groups]
+            raise InputError(
+                f"fine-tuning learns groups that share one source of images, beside Gaussian ones; this collection has "
+                f"{len(sources)} sources to learn from in groups of {', '.join(kinds)}"
+            )
+        q, r = _joined([group.q.dense() for group in learned]), _joined([group.r.dense() for group in learned])
         floor_q = neutral_floor_q(collection.shape, sigma) if recipe.floor_q is None else recipe.floor_q
-        floor_r = NEUTRAL * group.total().min().item() / len(group) if recipe.floor_r is None else recipe.floor_r
+        floor_r = NEUTRAL * collection.total.min().item() / len(r) if recipe.floor_r is None else recipe.floor_r
         learns_q, learns_r = "q" in recipe.learn, "r" in recipe.learn
         return cls(
             sigma,
@@ -106,19 +116,32 @@ class Level:
             (q.clamp(min=floor_q) if learns_q else q).log(),
             (r.clamp(min=floor_r) if learns_r else r).log(),
             source,
+            fixed,
         )
 
     @property
     def collection(self) -> Collection:
         """The collection as it is now."""
-        return _soft(self.log_q, self.log_r, self.source)
+        return self._soft(self.log_q, self.log_r)
 
     @property
     def result(self) -> Collection:
         """The collection of the best validation so far."""
         if self.best_log_q is None or self.best_log_r is None:
             return self.collection
-        return _soft(self.best_log_q, self.best_log_r, self.source)
+        return self._soft(self.best_log_q, self.best_log_r)
+
+    def _soft(self, log_q: Tensor, log_r: Tensor) -> Collection:
+        q, r = Vectors(log_q.detach().exp()), ResponseVectors(log_r.detach().exp())
+        return Collection.of(Group(q, r, self.source), *self.fixed)
+
+    def answer_of_fixed(self, z: Tensor) -> Fixed | None:
+        """What the estimators that are not learned say."""
+        if not self.fixed:
+            return None
+        plan = engine.make_plan(self.fixed, engine.Task(self.sigma, len(z), z.dtype, z.device.type))
+        total = torch.stack([group.total().expand(z.shape[1:]) for group in self.fixed]).sum(0)
+        return Fixed(engine.denoise(self.fixed, plan, z, torch.ones(())), total)
 
     def save(self, path: Path, optimiser: torch.optim.Optimizer) -> None:
         """Everything needed to go on."""
@@ -185,11 +208,11 @@ def train_level(
         q, r = level.log_q.exp(), level.log_r.exp()
         with torch.no_grad():
             target = network(z, sigma)
-        found = loss_and_gradients(z, target, sigma, q, r, source, learn=recipe.learn, memory=recipe.memory)
-        if found.q is not None:
-            level.log_q.grad = found.q * q              # d/d log q
-        if found.r is not None:
-            level.log_r.grad = found.r * r
+        fixed = level.answer_of_fixed(z)
+        found = loss_and_gradients(
+            z, target, sigma, q, r, source, fixed=fixed, learn=recipe.learn, memory=recipe.memory
+        )
+        level.log_q.grad, level.log_r.grad = found.log_q, found.log_r
         optimiser.step()
         level.step += 1
         validation = None
@@ -250,16 +273,18 @@ class _Validation:
         self.sigma = sigma
 
     def __call__(self, collection: Collection) -> float:
-        group = collection.groups[0]
-        judged = Collection(group.q, group.r, self.source)
+        learned, *fixed = collection.groups
+        judged = Collection.of(Group(learned.q, learned.r, self.source), *fixed)
         error = 0.0
         for z, target in zip(self.z.split(64), self.target.split(64)):
             error += (judged.denoise(z, self.sigma) - target).square().sum().item()
         return error / self.target.numel()
 
 
-def _soft(log_q: Tensor, log_r: Tensor, source: Source) -> Collection:
-    return Collection(Vectors(log_q.detach().exp()), ResponseVectors(log_r.detach().exp()), source)
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Vectors of several groups as those of one, per channel where one of them is."""
+    channels = max(part.shape[1] for part in parts)
+    return torch.cat([part.expand(-1, channels, -1, -1) for part in parts])
 
 
 def _stale(level: Level, every: int) -> bool:

@@ -1,90 +1,68 @@
-"""The loss of fine-tuning and its gradients in closed form, streamed over the images (Eq. "obj").
+"""The loss of fine-tuning and its gradients in closed form, one noisy image at a time (Eq. "obj").
 
-With p the posteriors, T = Σ_ℓ r_ℓ p_ℓ and R = Σ_ℓ r_ℓ, the denoiser is D = Σ_x T x / R. For a gradient g on D, put
-v = g / R, A = Σ_c v x (one value per image and pixel) and a_ℓ = Σ r_ℓ A. Then
+With p_ℓ the posteriors, μ̂_ℓ = Σ_x p_ℓ x and R = Σ_ℓ r_ℓ, the denoiser is D = Σ_ℓ r_ℓ μ̂_ℓ / R. For a gradient g on D,
+put v = g / R. Then, summed over the noisy images,
 
-    ∂r_ℓ = Σ_b (Σ_x p_ℓ A − v D),        ∂q_ℓ = −1/(2σ²) Σ_b Σ_x p_ℓ (a_ℓ − ā_ℓ) (z − x)²,        ā_ℓ = Σ_x p_ℓ a_ℓ.
+    ∂r_ℓ = v (μ̂_ℓ − D),        ∂q_ℓ = −1/(2σ²) Σ_x p_ℓ (a_ℓ − ā_ℓ) (z − x)²,
 
-Five matrix products of batch·images × L × pixels; the posteriors are kept between them where they fit in the memory
-given, and computed again where they do not. Nothing of size batch × L × images × pixels ever exists.
+where a_ℓ = Σ r_ℓ v (x − D) is one number for each image x and ā_ℓ = Σ_x p_ℓ a_ℓ. That is four matrix products of
+L × images × dimensions: logits, means, a, ∂q. ā is summed from the very a it is taken from, so that a posterior on one
+image alone has the slope 0 to the last digit: Adam would make a full step of anything else. What is learned are log q
+and log r, so where q and r are 0 there is no gradient; if that is nearly everywhere, the products become sums over the
+rest (`sparse_gradients`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fpmc.engine.plan import has_numba
 from fpmc.sources import Source, scale
+
+SPARSE_COST = 3.0                                       # a multiply-add of a sparse row, in those of a matrix product
+CHUNK = 2048                                            # images at a time: what they need stays near the cache
 
 
 class Gradients(NamedTuple):
-    """Mean squared error to the target, and its derivatives."""
+    """Mean squared error to the target, and its derivatives by log q and log r."""
 
     loss: float
-    q: Tensor | None                                    # like q
-    r: Tensor | None                                    # like r
+    log_q: Tensor | None                                # like q
+    log_r: Tensor | None                                # like r
 
 
-class _Chunk(NamedTuple):
-    x: Tensor                                           # (n, C, P)
-    log_weights: Tensor | None                          # (n,)
+class Fixed(NamedTuple):
+    """What estimators that are not learned add to the denoiser: Σ r ⊙ μ̂ and Σ r."""
+
+    numerator: Tensor                                   # (B, C, H, W)
+    total: Tensor                                       # (C or 1, H, W)
 
 
-class Streamed:
-    """One batch of noisy images against one source: posteriors by chunk, kept or recomputed."""
+@dataclass(frozen=True)
+class Route:
+    """The dense or the sparse way, and what each costs per noisy image and image of the source."""
 
-    def __init__(self, z: Tensor, sigma: float, q: Tensor, r: Tensor, source: Source, memory: int) -> None:
-        self.z = z.flatten(2)                           # (B, C, P)
-        self.sigma, self.source = sigma, source
-        self.q, self.r = q.flatten(1), r.flatten(1)     # (L, channels·P)
-        self.shared = q.shape[1] == 1, r.shape[1] == 1
-        unit = z.element_size() * len(z)
-        kept = unit * len(source) * len(q)
-        self.keeps = kept <= memory // 2
-        per_image = unit * (2 * z[0].numel() + 2 * self.r.shape[1] + 3 * len(q))
-        self.size = max(1, min(len(source), (memory - kept * self.keeps) // per_image))
-        self.kept: list[Tensor] = []
-        self.top = z.new_full((len(z), len(q)), -torch.inf)
-        self.mass = z.new_zeros(len(z), len(q))
-        for chunk in self.chunks():
-            logit = self._logits(chunk)
-            new = torch.maximum(self.top, logit.amax(1))
-            self.mass = self.mass * torch.exp(self.top - new) + torch.exp(logit - new[:, None]).sum(1)
-            self.top = new
-            if self.keeps:
-                self.kept.append(logit)
-        for logit in self.kept:                         # logits become posteriors in place
-            self._normalise(logit)
+    dense: float                                        # multiply-adds
+    sparse: float                                       # those of sparse rows, in the time of multiply-adds
+    sparse_memory: int                                  # bytes
+    takes_sparse: bool
 
-    def chunks(self) -> Iterator[_Chunk]:
-        for pixels, log_weights in self.source.chunks(self.size):
-            x = scale(pixels.to(self.z.device), self.z.dtype).flatten(2)
-            yield _Chunk(x, None if log_weights is None else log_weights.to(self.z))
 
-    def posteriors(self) -> Iterator[tuple[_Chunk, Tensor]]:
-        """Each chunk with p, (B, n, L)."""
-        for index, chunk in enumerate(self.chunks()):
-            yield chunk, self.kept[index] if self.keeps else self._normalise(self._logits(chunk))
-
-    def squares(self, chunk: _Chunk) -> Tensor:
-        """(z − x)² (B, n, channels·P), summed over the channels where q is shared by them."""
-        square = (self.z[:, None] - chunk.x).square_()
-        return square.sum(2) if self.shared[0] else square.flatten(2)
-
-    def products(self, v: Tensor, chunk: _Chunk) -> Tensor:
-        """v x (B, n, channels·P), summed over the channels where r is shared by them."""
-        product = v[:, None] * chunk.x
-        return product.sum(2) if self.shared[1] else product.flatten(2)
-
-    def _logits(self, chunk: _Chunk) -> Tensor:
-        logit = (self.squares(chunk) @ self.q.T).mul_(-0.5 / self.sigma**2)
-        return logit if chunk.log_weights is None else logit.add_(chunk.log_weights[:, None])
-
-    def _normalise(self, logit: Tensor) -> Tensor:
-        return logit.sub_(self.top[:, None]).exp_().div_(self.mass[:, None])
+def route(
+    q: Tensor, r: Tensor, images: int, channels: int, *, memory: int = 1 << 30, threads: int = 1, numba: bool = True
+) -> Route:
+    """Which way is cheaper for q, r (L, C or 1, H, W), if the sparse one is open: float32 on the CPU, within memory."""
+    repeats = channels // r.shape[1]                    # means are per channel even where r is not
+    dense = 2.0 * q.numel() + (1 + repeats) * r.numel()
+    entries = 2.0 * q.count_nonzero().item() + (1 + repeats) * r.count_nonzero().item()
+    needed = 4 * images * (channels * q[0, 0].numel() + 2 * threads * len(q))
+    able = numba and q.dtype == r.dtype == torch.float32 and q.device.type == "cpu" and needed <= memory
+    return Route(dense, SPARSE_COST * entries, needed, able and SPARSE_COST * entries < dense)
 
 
 @torch.no_grad()
@@ -96,43 +74,116 @@ def loss_and_gradients(
     r: Tensor,
     source: Source,
     *,
+    fixed: Fixed | None = None,
     learn: tuple[str, ...] = ("q", "r"),
     memory: int = 1 << 30,
 ) -> Gradients:
-    """‖D_FPMC(z, σ) − target‖² averaged over all entries, and ∂/∂q, ∂/∂r for what is learned (Eq. "obj").
+    """‖D_FPMC(z, σ) − target‖² averaged over all entries, and its gradients for what is learned (Eq. "obj").
 
     z, target (B, C, H, W); q, r (L, C or 1, H, W).
     """
-    stream = Streamed(z, sigma, q, r, source, memory)
-    total = stream.r.sum(0).unflatten(0, (-1, stream.z.shape[2]))              # R (C or 1, P)
-    denoised = torch.zeros_like(stream.z)
-    for chunk, p in stream.posteriors():
-        mixed = (p @ stream.r).unflatten(2, total.shape)                       # T (B, n, C or 1, P)
-        denoised += (mixed * chunk.x).sum(1)
-    denoised /= total
-    error = denoised - target.flatten(2)
-    loss = error.square().mean().item()
-    v = 2.0 / error.numel() * error / total             # (B, C, P)
+    if fixed is None:
+        fixed = Fixed(torch.zeros_like(z), torch.zeros_like(r[0]))
+    threads = torch.get_num_threads()
+    way = route(q, r, len(source), z.shape[1], memory=memory, threads=threads, numba=has_numba())
+    if way.takes_sparse:
+        from fpmc.engine import sparse_gradients  # numba takes a second to import
 
-    grad_r = torch.zeros_like(stream.r) if "r" in learn else None
-    centre = torch.zeros_like(stream.mass)              # ā (B, L)
-    for chunk, p in stream.posteriors():
-        product = stream.products(v, chunk)
-        if grad_r is not None:
-            grad_r.addmm_(p.flatten(0, 1).T, product.flatten(0, 1))
+        return sparse_gradients.loss_and_gradients(z, target, sigma, q, r, source, fixed, learn)
+    return dense_gradients(z, target, sigma, q, r, source, fixed, learn, memory)
+
+
+def dense_gradients(
+    z: Tensor, target: Tensor, sigma: float, q: Tensor, r: Tensor, source: Source,
+    fixed: Fixed, learn: tuple[str, ...], memory: int,
+) -> Gradients:
+    """By matrix products, for any number format and device."""
+    images = _Images(source, z, sigma, q, r.shape[1] == 1, memory)
+    r_rows = r.flatten(2)                               # (L, C or 1, P)
+    total = r_rows.sum(0) + fixed.total.to(r).flatten(1)                       # R (C or 1, P)
+    grad_q, grad_r = torch.zeros_like(images.q), torch.zeros_like(r_rows)
+    loss = 0.0
+    for one, aim, numerator in zip(z.flatten(2), target.flatten(2), fixed.numerator.to(z).flatten(2)):
+        means = torch.cat([images.means(one, rows) for rows in images.parts])  # μ̂ (L, C, P)
+        denoised = ((r_rows * means).sum(0) + numerator) / total               # D (C, P)
+        error = denoised - aim
+        loss += error.square().sum().item()
+        v = 2.0 / z.numel() * error / total
+        slope = means.sub_(denoised).mul_(v)
+        slope = slope.sum(1, keepdim=True) if r.shape[1] == 1 else slope
+        grad_r += slope
         if "q" in learn:
-            centre += ((product @ stream.r.T).mul_(p)).sum(1)
-    if grad_r is not None:
-        vd = v * denoised
-        grad_r -= (vd.sum(1) if stream.shared[1] else vd.flatten(1)).sum(0)
-
-    grad_q = torch.zeros_like(stream.q) if "q" in learn else None
-    if grad_q is not None:
-        for chunk, p in stream.posteriors():
-            pull = (stream.products(v, chunk) @ stream.r.T).sub_(centre[:, None]).mul_(p)
-            grad_q.addmm_(pull.flatten(0, 1).T, stream.squares(chunk).flatten(0, 1), alpha=-0.5 / sigma**2)
+            for rows in images.parts:
+                images.pull(one, rows, r_rows[rows].flatten(1), v, denoised, grad_q[rows])
     return Gradients(
-        loss,
-        None if grad_q is None else grad_q.view_as(q),
-        None if grad_r is None else grad_r.view_as(r),
+        loss / z.numel(),
+        grad_q.mul_(images.q).view_as(q) if "q" in learn else None,            # images.q has the −1/(2σ²)
+        grad_r.view_as(r).mul_(r) if "r" in learn else None,
     )
+
+
+class _Images:
+    """A source in chunks, and posteriors over it for some rows of q at a time, as many as memory allows."""
+
+    def __init__(self, source: Source, z: Tensor, sigma: float, q: Tensor, shares_r: bool, memory: int) -> None:
+        self.source, self.like = source, z
+        self.q = q.flatten(1) * (-0.5 / sigma**2)       # (L, channels·P)
+        self.shares_q, self.shares_r = q.shape[1] == 1, shares_r
+        unit = z.element_size()
+        rows = max(1, min(len(q), memory // (4 * unit * len(source))))         # posteriors and a: half of it
+        self.parts = [slice(first, first + rows) for first in range(0, len(q), rows)]
+        per_image = unit * (3 * z[0].numel() + rows)
+        self.size = max(1, min(CHUNK, memory // (4 * per_image)))
+        fits = unit * len(source) * z[0].numel() <= memory // 4
+        self._kept = list(self._read()) if fits else None
+        self._posteriors: Tensor | None = None
+
+    def _read(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        for pixels, log_weights in self.source.chunks(self.size):
+            x = scale(pixels.to(self.like.device), self.like.dtype).flatten(2)
+            yield x, None if log_weights is None else log_weights.to(self.like)
+
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """x (n, C, P) and log ν (n,)."""
+        yield from self._read() if self._kept is None else self._kept
+
+    def squares(self, z: Tensor, x: Tensor) -> Tensor:
+        """(z − x)² (n, channels·P), summed over the channels where q is shared by them."""
+        square = (x - z).square_()
+        return square.sum(1) if self.shares_q else square.flatten(1)
+
+    def posteriors(self, z: Tensor, rows: slice) -> Tensor:
+        """p (rows, N)."""
+        logits = []
+        for x, log_weights in self.chunks():
+            logit = self.q[rows] @ self.squares(z, x).T
+            logits.append(logit if log_weights is None else logit.add_(log_weights))
+        return torch.softmax(_side_by_side(logits), 1)
+
+    def means(self, z: Tensor, rows: slice) -> Tensor:
+        """μ̂ (rows, C, P)."""
+        p = self.posteriors(z, rows)
+        self._posteriors = p if len(self.parts) == 1 else None
+        first, mean = 0, torch.zeros((), device=z.device)
+        for x, _ in self.chunks():
+            mean = mean + p[:, first : first + len(x)] @ x.flatten(1)
+            first += len(x)
+        return mean.unflatten(1, z.shape)
+
+    def pull(self, z: Tensor, rows: slice, r: Tensor, v: Tensor, denoised: Tensor, out: Tensor) -> None:
+        """Add Σ_x p (a − ā)(z − x)² to `out`."""
+        p = self.posteriors(z, rows) if self._posteriors is None else self._posteriors
+        answers = []
+        for x, _ in self.chunks():
+            product = (x - denoised).mul_(v)
+            answers.append(r @ (product.sum(1) if self.shares_r else product.flatten(1)).T)
+        pull = _side_by_side(answers)                   # a (rows, N)
+        pull.sub_(torch.linalg.vecdot(p, pull)[:, None]).mul_(p)
+        first = 0
+        for x, _ in self.chunks():
+            out.addmm_(pull[:, first : first + len(x)], self.squares(z, x))
+            first += len(x)
+
+
+def _side_by_side(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

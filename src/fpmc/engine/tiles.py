@@ -1,0 +1,188 @@
+# type: ignore                                          (numba's language, not Python's)
+"""Kernels of the sparse gradients: images in tiles of `WIDTH`, q and r by their entries.
+
+A tile holds its images dimension by dimension. For one noisy image all posteriors are kept, tile by tile; beyond them
+its gradients need the posterior means at the entries of r, and one number a for each estimator and image. What is added
+up over many tiles is added up in float64. Arrays of `WIDTH` columns are passed flat. Entries of row ℓ are
+ends[ℓ] … ends[ℓ + 1], each with its place and value; names and formulas are those of `gradients`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from fpmc.engine.lanes import BOTTOM
+from fpmc.engine.vector import KERNEL, LANES, exp, larger, largest, load, splat, store, total
+
+VECTORS = 4                                             # accumulators of a row, so that additions need not wait
+WIDTH = VECTORS * LANES
+NEGLIGIBLE = np.float32(1e-25)                          # posteriors below are 0: denormals are slow
+
+
+@njit(**KERNEL)
+def squares(z, x, s):
+    """s = (z − x)², summed over the channels if s has fewer rows than x."""
+    rows = len(s) // WIDTH
+    for p in range(rows):
+        for k in range(VECTORS):
+            a = splat(np.float32(0))
+            for i in range(p, len(z), rows):
+                d = splat(z[i]) - load(x, VECTORS * i + k)
+                a = a + d * d
+            store(s, VECTORS * p + k, a)
+
+
+@njit(**KERNEL)
+def products(v, denoised, x, s):
+    """s = v (x − D), summed over the channels if s has fewer rows than x."""
+    rows = len(s) // WIDTH
+    for p in range(rows):
+        for k in range(VECTORS):
+            a = splat(np.float32(0))
+            for i in range(p, len(v), rows):
+                a = a + splat(v[i]) * (load(x, VECTORS * i + k) - splat(denoised[i]))
+            store(s, VECTORS * p + k, a)
+
+
+@njit(**KERNEL)
+def row_sum(s, places, values, first, last):
+    """Σ values·s[places] over the entries first … last: `VECTORS` vectors."""
+    a = b = c = d = splat(np.float32(0))
+    for e in range(first, last):
+        w, row = splat(values[e]), VECTORS * places[e]
+        a = a + w * load(s, row)
+        b = b + w * load(s, row + 1)
+        c = c + w * load(s, row + 2)
+        d = d + w * load(s, row + 3)
+    return a, b, c, d
+
+
+@njit(**KERNEL)
+def dots(p, s, places, first, last, shift, result):
+    """result += Σ p·s[places + shift] over the images of a tile, for the entries first … last."""
+    a, b, c, d = p
+    for e in range(first, last):
+        row = VECTORS * (places[e] + shift)
+        one = a * load(s, row) + b * load(s, row + 1)
+        other = c * load(s, row + 2) + d * load(s, row + 3)
+        result[e] += total(one + other)
+
+
+@njit(**KERNEL)
+def logits(s, log_weights, tile, scale, ends, places, values, kept, top):
+    """kept (L·WIDTH) = log ν − Σ q (z − x)² / 2σ², and its maximum so far in `top`."""
+    v0, v1 = load(log_weights, VECTORS * tile), load(log_weights, VECTORS * tile + 1)
+    v2, v3 = load(log_weights, VECTORS * tile + 2), load(log_weights, VECTORS * tile + 3)
+    for ell in range(len(top)):
+        a, b, c, d = row_sum(s, places, values, ends[ell], ends[ell + 1])
+        a, b, c, d = v0 - splat(scale) * a, v1 - splat(scale) * b, v2 - splat(scale) * c, v3 - splat(scale) * d
+        top[ell] = max(top[ell], largest(larger(larger(a, b), larger(c, d))))
+        store(kept, VECTORS * ell, a)
+        store(kept, VECTORS * ell + 1, b)
+        store(kept, VECTORS * ell + 2, c)
+        store(kept, VECTORS * ell + 3, d)
+
+
+@njit(**KERNEL)
+def weigh(kept, top, mass):
+    """kept = exp(kept − top), and its sum so far in `mass`."""
+    for ell in range(len(top)):
+        for row in range(VECTORS * ell, VECTORS * (ell + 1)):
+            share = larger(exp(load(kept, row) - splat(top[ell])) - splat(NEGLIGIBLE), splat(np.float32(0)))
+            mass[ell] += total(share)
+            store(kept, row, share)
+
+
+@njit(**KERNEL)
+def posterior(kept, ell, share):
+    """The posteriors of one estimator in a tile, and the largest of them."""
+    w, row = splat(share), VECTORS * ell
+    a, b, c, d = w * load(kept, row), w * load(kept, row + 1), w * load(kept, row + 2), w * load(kept, row + 3)
+    return (a, b, c, d), largest(larger(larger(a, b), larger(c, d)))
+
+
+@njit(**KERNEL)
+def add_means(kept, share, x, ends, places, span, means):
+    """means (channels, entries) += Σ p x at the entries of r, over the images of a tile."""
+    for ell in range(len(share)):
+        p, most = posterior(kept, ell, share[ell])
+        if most > 0:
+            for c in range(len(means)):
+                dots(p, x, places, ends[ell], ends[ell + 1], c * span, means[c])
+
+
+@njit(**KERNEL)
+def answer(kept, share, a, ends, places, values, answers, centre):
+    """answers (L·WIDTH) = a of every estimator and image of a tile; centre += Σ p a."""
+    for ell in range(len(share)):
+        p, most = posterior(kept, ell, share[ell])
+        if most > 0:
+            a0, a1, a2, a3 = row_sum(a, places, values, ends[ell], ends[ell + 1])
+            centre[ell] += total((p[0] * a0 + p[1] * a1) + (p[2] * a2 + p[3] * a3))
+            store(answers, VECTORS * ell, a0)
+            store(answers, VECTORS * ell + 1, a1)
+            store(answers, VECTORS * ell + 2, a2)
+            store(answers, VECTORS * ell + 3, a3)
+
+
+@njit(**KERNEL)
+def add_pull(kept, share, answers, centre, s, ends, places, grad_q):
+    """grad_q += Σ p (a − ā)(z − x)² at the entries of q, over the images of a tile."""
+    for ell in range(len(share)):
+        p, most = posterior(kept, ell, share[ell])
+        if most > 0:
+            middle, row = splat(np.float32(centre[ell])), VECTORS * ell
+            a0, a1 = load(answers, row) - middle, load(answers, row + 1) - middle
+            a2, a3 = load(answers, row + 2) - middle, load(answers, row + 3) - middle
+            dots((p[0] * a0, p[1] * a1, p[2] * a2, p[3] * a3), s, places, ends[ell], ends[ell + 1], 0, grad_q)
+
+
+@njit(**KERNEL)
+def step(
+    tiles, log_weights, first, last, z, target, numerator, sums, scale,
+    q_ends, q_places, q_values, r_ends, r_places, r_values, q_span, r_span, learns_q,
+    kept, answers, grad_q, grad_r,
+):
+    """Noisy images first … last: returns the sum of squared errors, adds Σ_x p (a − ā)(z − x)² and ∂r."""
+    estimators, dimension = len(q_ends) - 1, z.shape[1]
+    channels = dimension // r_span                      # that share r
+    s, a = np.empty(q_span * WIDTH, np.float32), np.empty(r_span * WIDTH, np.float32)
+    top, mass, share = np.empty(estimators, np.float32), np.empty(estimators), np.empty(estimators, np.float32)
+    means = np.empty((channels, len(r_places)))
+    denoised, v, centre = np.empty(dimension), np.empty(dimension), np.empty(estimators)
+    loss = 0.0
+    for b in range(first, last):
+        top[:], mass[:], means[:], centre[:] = BOTTOM, 0, 0, 0
+        for t in range(len(tiles)):
+            squares(z[b], tiles[t], s)
+            logits(s, log_weights, t, scale, q_ends, q_places, q_values, kept[t], top)
+        for t in range(len(tiles)):
+            weigh(kept[t], top, mass)
+        share[:] = 1 / mass
+        for t in range(len(tiles)):
+            add_means(kept[t], share, tiles[t], r_ends, r_places, r_span, means)
+
+        denoised[:] = numerator[b]
+        for e in range(len(r_places)):
+            for c in range(channels):
+                denoised[r_places[e] + c * r_span] += r_values[e] * means[c, e]
+        for i in range(dimension):
+            denoised[i] /= sums[i]
+            error = denoised[i] - target[b, i]
+            loss += error**2
+            v[i] = 2 * error / (z.size * sums[i])
+        for e in range(len(r_places)):
+            for c in range(channels):
+                i = r_places[e] + c * r_span
+                grad_r[e] += v[i] * (means[c, e] - denoised[i])
+
+        if learns_q:
+            v32, denoised32 = v.astype(np.float32), denoised.astype(np.float32)
+            for t in range(len(tiles)):
+                products(v32, denoised32, tiles[t], a)
+                answer(kept[t], share, a, r_ends, r_places, r_values, answers[t], centre)
+            for t in range(len(tiles)):
+                squares(z[b], tiles[t], s)
+                add_pull(kept[t], share, answers[t], centre, s, q_ends, q_places, grad_q)
+    return loss
