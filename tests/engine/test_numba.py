@@ -17,12 +17,12 @@ from engine.problems import Problem, close, problems, truth
 from fpmc import presets
 from fpmc.collection import Collection
 from fpmc.engine import Settings, Task, plan
-from fpmc.engine.lanes import windows
+from fpmc.engine.lanes import lay_out, patches, spread, windows
 from fpmc.engine.sparse import DIFFERS, LACKS, build
 from fpmc.engine.vector import KERNEL, LANES, exp, load, store
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
-from fpmc.precision import Vectors
+from fpmc.precision import Squares, Vectors
 from fpmc.response import SameAsQ, pixel
 
 
@@ -32,6 +32,33 @@ class TestNumba(EngineContract):
 
 class TestNumbaExact(EngineContract):
     settings: ClassVar = {"backend": "numba", "exact": True}
+
+
+@given(count=st.integers(1, 40), dimension=st.integers(1, 70), seed=st.integers(0, 99))
+def test_images_are_laid_out_in_lanes(count: int, dimension: int, seed: int) -> None:
+    images = np.random.default_rng(seed).integers(256, size=(count, dimension), dtype=np.uint8)
+    blocks = np.full((-(-count // LANES), dimension * LANES), 7, np.uint8)
+    lay_out(images, blocks)
+    filled = np.concatenate([images, np.zeros((len(blocks) * LANES - count, dimension), np.uint8)])
+    expected = filled.reshape(len(blocks), LANES, dimension).transpose(0, 2, 1)
+    np.testing.assert_array_equal(blocks.reshape(expected.shape), expected)
+
+
+@given(height=st.integers(1, 9), width=st.integers(1, 9), data=st.data())
+def test_patches_with_a_stride_and_their_transpose(height: int, width: int, data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, min(height, width)))
+    q = Squares(size, height, width, inside=True, stride=data.draw(st.integers(1, size)))
+    rows, columns = q.grid
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    across, prefix = (np.empty((height + size) * (width + size) * LANES, np.float32) for _ in range(2))
+    image, sums = random.random((height * width, LANES), np.float32), np.empty((rows * columns, LANES), np.float32)
+    patches(image.ravel(), height, width, 0, size, q.stride, sums.ravel(), rows, columns, across, prefix)
+    dense = q.dense().flatten(1).numpy()
+    np.testing.assert_allclose(sums, dense @ image, rtol=1e-5)
+    if q.stride > 1:
+        weight, target = random.random(height * width, np.float32), np.ones((height * width, LANES), np.float32)
+        spread(sums.ravel(), rows, columns, size, q.stride, weight, target.ravel(), height, width, across)
+        np.testing.assert_allclose(target, 1 + weight[:, None] * (dense.T @ sums), rtol=1e-5)
 
 
 def test_exp_is_good_to_two_parts_in_ten_million() -> None:

@@ -187,11 +187,10 @@ def _stretches(source: Source) -> Iterator[Stretch]:
 
 def _lay_out(pixels: Tensor) -> np.ndarray:
     """(n, C, H, W) to (blocks, d·LANES); the last block is filled up with zeros, which get no weight."""
-    flat = pixels.flatten(1)
-    blocks = -(-len(flat) // LANES)
-    if short := blocks * LANES - len(flat):
-        flat = torch.cat([flat, flat.new_zeros(short, flat.shape[1])])
-    return flat.view(blocks, LANES, -1).mT.contiguous().view(blocks, -1).numpy()
+    flat = np.ascontiguousarray(pixels.flatten(1).numpy())
+    blocks = np.empty((-(-len(flat) // LANES), flat.shape[1] * LANES), np.uint8)
+    lanes.lay_out(flat, blocks)
+    return blocks
 
 
 def _sums(batch: int, estimators: int, slots: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -21,10 +21,40 @@ import numpy as np
 from numba import njit
 
 from fpmc.engine.sparse import DIFFERS, LACKS
-from fpmc.engine.vector import KERNEL, LANES, exp, exp_one, largest, load, load_bytes, splat, store, total
+from fpmc.engine.vector import (
+    KERNEL,
+    LANES,
+    exp,
+    exp_one,
+    largest,
+    load,
+    load_bytes,
+    splat,
+    store,
+    total,
+    transpose_bytes,
+)
 
 NOTHING = -1e30                                         # log 0, but finite: the kernels assume there are no infinities
 BOTTOM = -5e29                                          # where `top` starts: above NOTHING, below any logit
+
+
+@njit(**KERNEL)
+def lay_out(images, blocks):
+    """Images (n, d) in lanes; what is missing to a whole block is 0."""
+    dimension = images.shape[1]
+    flat = images.reshape(-1)
+    for j in range(len(blocks)):
+        first = j * LANES
+        count = min(LANES, len(images) - first)
+        whole = dimension // LANES * LANES if count == LANES else 0
+        for p in range(0, whole, LANES):
+            transpose_bytes(flat, first * dimension + p, dimension, blocks[j], p)
+        for p in range(whole, dimension):
+            for lane in range(count):
+                blocks[j, p * LANES + lane] = images[first + lane, p]
+            for lane in range(count, LANES):
+                blocks[j, p * LANES + lane] = 0
 
 
 @njit(**KERNEL)

@@ -83,6 +83,36 @@ def load_bytes(context, array, row):
 
 
 @intrinsic
+def transpose_bytes(context, source, start, pitch, target, row):
+    """`LANES`×`LANES` bytes of a flat array, rows `pitch` apart from `start` on, to rows from `row` on, transposed.
+
+    Rows i and i + LANES/2 interleaved, four times over, are the transpose of 16 rows of 16.
+    """
+    def generate(context, builder, signature, args):
+        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+        rows = []
+        for i in range(LANES):
+            offset = builder.add(args[1], builder.mul(args[2], ir.Constant(args[2].type, i)))
+            value = builder.load(builder.bitcast(builder.gep(data, [offset]), _BYTES.as_pointer()))
+            value.align = 1
+            rows.append(value)
+        half = LANES // 2
+        for _ in range(LANES.bit_length() - 1):
+            woven = []
+            for a, b in zip(rows[:half], rows[half:]):
+                for first in (0, half):
+                    mask = [place for i in range(first, first + half) for place in (i, i + LANES)]
+                    woven.append(builder.shuffle_vector(a, b, ir.Constant(_INTEGERS, mask)))
+            rows = woven
+        for i, value in enumerate(rows):
+            index = builder.add(args[4], ir.Constant(args[4].type, i))
+            builder.store(value, _pointer(context, builder, signature.args[3], args[3], index, _BYTES)).align = 1
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, types.intp, target, types.intp), generate
+
+
+@intrinsic
 def store(context, array, row, value):
     """Write row `row` of a flat float32 array of `LANES` columns."""
     def generate(context, builder, signature, args):
