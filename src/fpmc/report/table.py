@@ -1,12 +1,24 @@
-"""Tables as plain text and as Markdown."""
+"""Tables as plain text, Markdown, LaTeX, HTML and CSV. Columns in `grey` are somebody else's numbers beside ours."""
 
 from __future__ import annotations
 
+import csv
+import html
+import io
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+Rows = Sequence[Sequence[str]]
+LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "$": r"\$", "{": r"\{", "}": r"\}",
+    "±": r"$\pm$", "²": "$^2$", "×": r"$\times$", "−": "$-$", "σ": r"$\sigma$", "τ": r"$\tau$", "μ": r"$\mu$",
+    "Σ": r"$\Sigma$", "–": "--", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "<": "$<$", ">": "$>$", "′": "$'$",
+    "∪": r"$\cup$", "…": r"\dots{}", "^": r"\^{}", "~": r"\~{}",
+}
 
 
-def plain(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def plain(headers: Sequence[str], rows: Rows) -> str:
     """A table for the terminal: first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(headers, *rows)]
 
@@ -17,10 +29,44 @@ def plain(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(headers), "  ".join("─" * width for width in widths), *map(line, rows)])
 
 
-def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown(headers: Sequence[str], rows: Rows) -> str:
     """The same table for a README."""
     body = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in body)
+
+
+def latex(headers: Sequence[str], rows: Rows, grey: Collection[int] = ()) -> str:
+    """The same table for a paper, with booktabs and xcolor."""
+
+    def line(cells: Sequence[str]) -> str:
+        texts = ["".join(LATEX.get(letter, letter) for letter in cell) for cell in cells]
+        coloured = [rf"\textcolor{{gray}}{{{text}}}" if i in grey else text for i, text in enumerate(texts)]
+        return " & ".join(coloured) + r" \\"
+
+    start = rf"\begin{{tabular}}{{l{'r' * (len(headers) - 1)}}}"
+    body = [start, r"\toprule", line(headers), r"\midrule", *map(line, rows), r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(body)
+
+
+def html_table(headers: Sequence[str], rows: Rows, grey: Collection[int] = ()) -> str:
+    """The same table for a page; grey columns have the class "theirs"."""
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        marks = [' class="theirs"' if i in grey else "" for i in range(len(row))]
+        return "<tr>" + "".join(f"<{tag}{m}>{html.escape(cell)}</{tag}>" for m, cell in zip(marks, row)) + "</tr>"
+
+    body = "\n".join(cells("td", row) for row in rows)
+    return f"<table><thead>{cells('th', headers)}</thead>\n<tbody>{body}</tbody></table>"
+
+
+def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """The numbers behind a table, one record a line, in full precision."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    file = io.StringIO()
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return file.getvalue().rstrip("\n")
 
 
 def plus_minus(mean: float, se: float, digits: int = 3) -> str:

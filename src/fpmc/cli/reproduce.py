@@ -1,0 +1,121 @@
+"""fpmc reproduce: figures and tables of the paper, from cached steps, on one page."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from fpmc.cli.options import DataOptions, parse
+from fpmc.errors import InputError
+from fpmc.experiments import EXPERIMENTS, choose
+
+if TYPE_CHECKING:
+    from fpmc.experiments.reproduce import Forecast
+
+OWN = ("names", "list", "dry_run", "outdir", "cache")  # these decide no number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(DataOptions):
+    """Figures and tables of the paper, with its published values beside ours: --outdir/index.html and files.
+
+    Interrupted, the same command goes on; what exists is not computed again, what changed is.
+    """
+
+    names: tyro.conf.Positional[tuple[str, ...]] = ()   # experiments, or all; --list names them
+    list: bool = False                              # only list the experiments
+    scale: Literal["laptop", "paper"] = "laptop"    # sized for two CPU cores, or the paper's numbers
+    network: str | None = None                      # DDPM++, fitted to: a name or a file; none: the one for the data
+    reference: str | None = None                    # NCSN++, whose samples judge: likewise
+    held_out: str | None = None                     # images in no source; none: the test split, or network samples
+    maps: str | None = None                         # sensitivity maps of the network; none: shipped or computed
+    dataset: Literal["cifar10", "ffhq", "afhq"] | None = None   # whose schedules and values; none: told by the name
+    methods: tuple[str, ...] = ()                   # only these rows of the results, e.g. ls pspc_flex soft
+    outdir: Path = Path("runs/reproduce")           # run directory to write or to go on with
+    cache: Path | None = None                       # where results of steps are kept; none: --outdir/cache
+    device: str = "cpu"                             # of networks and denoisers
+    dry_run: bool = False                           # print the steps, their time and memory, and stop
+
+
+def main(args: list[str]) -> None:
+    config = parse(Config, args, "reproduce")
+    if config.list:
+        width = max(map(len, EXPERIMENTS))
+        print("\n".join(f"{name.ljust(width)}  {what}" for name, what in EXPERIMENTS.items()))
+        return
+    names = choose(config.names)
+    if config.max_size is not None and config.max_size < 1:
+        raise InputError(f"max_size must be at least 1, got {config.max_size}")
+
+    from fpmc.experiments.graph import Cache
+    from fpmc.experiments.lab import Lab
+    from fpmc.experiments.reproduce import forecast, reproduce
+    from fpmc.experiments.scale import SCALES
+    from fpmc.report.run import RunDirectory
+    from fpmc.report.table import plain
+
+    lab = Lab.open(
+        config.data, SCALES[config.scale], network=config.network, reference=config.reference,
+        held_out=config.held_out, maps=config.maps, dataset=config.dataset, max_size=config.max_size,
+        only=config.methods, device=config.device,
+    )
+    place = config.cache or config.outdir / "cache"
+    if config.dry_run:
+        print(table_of(forecast(lab, names, Cache(place, print))))
+        return
+    settings = {name: value for name, value in asdict(config).items() if name not in OWN}
+    free = tuple(name for name in settings if name not in ("data", "scale"))
+    run = RunDirectory(config.outdir, settings | {"names": names}, command="reproduce", free=(*free, "names"))
+    with _bar() as progress:
+        exhibits = reproduce(lab, names, run, Cache(place, run.say), command=command_of(config), progress=progress)
+    for exhibit in exhibits:
+        run.say(f"\n{exhibit.title}\n{plain(exhibit.headers, exhibit.rows)}")
+    run.say(f"\n{run.path / 'index.html'}")
+
+
+def table_of(steps: list[Forecast]) -> str:
+    """The forecast as a table, and its sum."""
+    from fpmc.experiments.reproduce import clock
+    from fpmc.report.table import plain
+
+    rows = [
+        (step.kind, str(step.units), str(step.cached), clock(step.seconds), f"{step.memory / 2**20:,.0f} MiB")
+        for step in steps
+    ]
+    units, cached = sum(step.units for step in steps), sum(step.cached for step in steps)
+    memory = max((step.memory for step in steps), default=0.0)
+    rows.append(("all", str(units), str(cached), clock(sum(s.seconds for s in steps)), f"{memory / 2**20:,.0f} MiB"))
+    return plain(("steps", "units", "done", "predicted", "memory"), rows)
+
+
+def command_of(config: Config) -> str:
+    """The line that asks for the same."""
+    words = ["fpmc", "reproduce", *config.names]
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name not in OWN and value != field.default:
+            words += [f"--{field.name}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+    return shlex.join(words)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[str, float, float], None]]:
+    """A bar in seconds of predicted work, on a terminal."""
+    from tqdm import tqdm
+
+    shape = "{l_bar}{bar}| {elapsed} gone, {remaining} left"
+    with tqdm(bar_format=shape, file=sys.stderr, disable=None, dynamic_ncols=True) as bar:
+
+        def tell(name: str, done: float, total: float) -> None:
+            bar.total = total
+            bar.set_description(name, refresh=False)
+            bar.update(done - bar.n)
+
+        yield tell

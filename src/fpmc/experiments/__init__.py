@@ -1,0 +1,31 @@
+"""Every figure and table of the paper as a graph of cached steps. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from fpmc.errors import InputError
+
+EXPERIMENTS = {
+    "table1": "the methods as (Q, R, V): shapes, distinct estimators, plan, cost (Table 1)",
+    "fig-q": "response, Wiener row, Lukoianov's q and fine-tuned q at one noise level (Figure 1)",
+    "fig-finetuning": "error by noise level, binary against soft Q and soft R, three methods (Figure 2)",
+    "fig-augment": "relative change of the error by strategy, amount and noise level (Figure 3)",
+    "table-results": "r² and MSE of samples against NCSN++ from the same seeds, all denoisers (Table 2)",
+    "fig-samples": "samples, the same seed in the same row, a column per denoiser (Figure 4)",
+    "table-tau": "Lukoianov with τ = 0.02 and 0.05 (App. C.1)",
+    "schedules": "our calibrated s(t), τ(t) beside the paper's tables (App. C.1)",
+}
+
+
+def choose(names: Sequence[str]) -> tuple[str, ...]:
+    """Experiments by name, in the paper's order; "all" is all of them."""
+    for name in names:
+        if name not in EXPERIMENTS and name != "all":
+            close = difflib.get_close_matches(name, EXPERIMENTS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(EXPERIMENTS)}, or all"
+            raise InputError(f"no experiment {name!r}; {hint}")
+    if not names:
+        raise InputError(f"name at least one experiment: {', '.join(EXPERIMENTS)}, or all")
+    return tuple(name for name in EXPERIMENTS if "all" in names or name in names)

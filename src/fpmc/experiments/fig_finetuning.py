@@ -1,0 +1,79 @@
+"""Figure 2: error to the network by noise level, binary against soft Q (top) and soft R (bottom)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fpmc.experiments import steps
+from fpmc.experiments.experiment import Experiment
+from fpmc.experiments.graph import Results
+from fpmc.experiments.lab import Lab
+from fpmc.experiments.methods import PSPC_FLEX, PSPC_SQUARE, lukoianov, paper_tau
+from fpmc.metrics import standard_error
+from fpmc.report.exhibit import Exhibit
+from fpmc.report.figure import BLACK, BLUE, ORANGE, drawing
+from fpmc.report.table import plus_minus
+
+LOOKS = {
+    "": {"color": BLACK, "marker": "o", "linestyle": "-", "label": "binary"},
+    "q": {"color": BLUE, "marker": "s", "linestyle": "--", "label": "soft Q"},
+    "r": {"color": ORANGE, "marker": "^", "linestyle": "-.", "label": "soft R"},
+}
+
+
+def experiment(lab: Lab) -> Experiment:
+    """Errors of three methods, each as it is, with Q learned, and with R learned."""
+    wanted = lab.grid if lab.scale.tuned is None else lab.scale.tuned
+    sigmas = list(dict.fromkeys(lab.level(sigma) for sigma in wanted))
+    methods = (PSPC_SQUARE, PSPC_FLEX, lukoianov(paper_tau(lab)))
+    wants = {
+        (method, soft, sigma): steps.error(lab, replace(method, soft=soft), sigma)
+        for method in methods for soft in LOOKS for sigma in sigmas
+    }
+
+    def show(results: Results) -> Exhibit:
+        errors = {key: results[step]["mse"] for key, step in wants.items()}
+        with drawing(8.5, 4.8) as figure:
+            panels = figure.subplots(2, len(methods), sharex=True, sharey="row", squeeze=False)
+            for column, method in enumerate(methods):
+                for panel, soft in zip(panels[:, column], ("q", "r")):
+                    for which in ("", soft):
+                        mean = [errors[method, which, sigma].mean().item() for sigma in sigmas]
+                        panel.plot(sigmas, mean, markersize=4, linewidth=1.4, **LOOKS[which])
+                    panel.set(xscale="log", yscale="log")
+                    panel.legend()
+                panels[0, column].set_title(method.label)
+                panels[1, column].set_xlabel("σ")
+            for panel in panels[:, 0]:
+                panel.set_ylabel("MSE to DDPM++")
+        rows, records = [], []
+        for method in methods:
+            for sigma in sigmas:
+                found = {soft: errors[method, soft, sigma] for soft in LOOKS}
+                base = found[""].mean()
+                changes = [f"{100 * (found[soft].mean() / base - 1):+.1f} %" for soft in ("q", "r")]
+                rows.append((
+                    method.label, f"{sigma:.3g}",
+                    *(plus_minus(e.mean().item(), standard_error(e), 5) for e in found.values()), *changes,
+                ))
+                records += [
+                    {"method": method.name, "soft": soft or "no", "sigma": sigma, "mse": e.mean().item(),
+                     "mse_se": standard_error(e), "points": len(e)}
+                    for soft, e in found.items()
+                ]
+        return Exhibit(
+            name="fig-finetuning",
+            title="Figure 2: soft Q and soft R",
+            caption="Mean squared error to DDPM++ at noisy held-out images: binary Q and R (black) against soft Q "
+            "(blue, top) and soft R (orange, bottom), learned separately at each noise level.",
+            headers=("Denoiser", "σ", "binary", "soft Q", "soft R", "change by Q", "change by R"),
+            rows=rows,
+            records=records,
+            figure=figure,
+            notes=(
+                f"{lab.scale.points} noisy images per level, none of those that the best step was chosen on; "
+                f"{lab.scale.recipe.steps} steps of {lab.scale.recipe.batch} images.",
+            ),
+        )
+
+    return Experiment(list(wants.values()), show)

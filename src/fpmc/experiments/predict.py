@@ -1,0 +1,177 @@
+"""What steps will cost on this machine: counted work, divided by measured speed. Good to a factor of two or so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+import torch
+
+from fpmc.collection import FPMC, Collection
+from fpmc.engine import Task
+from fpmc.experiments.graph import Work
+from fpmc.experiments.lab import Lab
+from fpmc.experiments.methods import Method, build
+from fpmc.precision import Full, Precision, Squares, Vectors
+from fpmc.presets import nearest
+from fpmc.response import SameAsQ, pixel
+from fpmc.schedules import resolve
+from fpmc.sources import Source, Translations
+
+PLANNED = ("optimal", "ls", "els", "pspc_square")       # their plan needs no covariance and no network
+SCALES_OF_MULTISCALE = 6                                # about so many times the work of one
+GRADIENT = 3                                            # evaluations a gradient of the network is worth
+PRODUCTS = 5                                            # matrix products of a fine-tuning step
+TRIED = 256                                             # images on which speed is measured
+BATCH = 4                                               # and noisy images
+
+
+def samples(lab: Lab, method: Method, seeds: int) -> Work:
+    """Heun: every level twice, but for the first and the last."""
+    return calls(lab, method, [*lab.grid, *lab.grid[1:]], seeds)
+
+
+def calls(lab: Lab, method: Method, sigmas: Iterable[float], count: int) -> Work:
+    """`count` noisy images at each of these levels."""
+    amounts: dict[str, float] = {}
+    for sigma in sigmas:
+        kind, amount = per_image(lab, method, sigma)
+        amounts[kind] = amounts.get(kind, 0.0) + count * amount
+    return Work(amounts, _memory(lab, method))
+
+
+def asking(lab: Lab, count: int) -> Work:
+    """Network evaluations."""
+    return Work({"network": float(count)}, 64 * 2**20)
+
+
+def synthetic(lab: Lab, count: int) -> Work:
+    """Samples of the network."""
+    return asking(lab, count * (2 * lab.steps - 1))
+
+
+def maps(lab: Lab) -> Work:
+    """A gradient for every output value and draw."""
+    return asking(lab, lab.scale.draws * lab.dimension * GRADIENT)
+
+
+def tuning(lab: Lab, method: Method, sigma: float) -> Work:
+    """Matrix products of batch·images × L × pixels, and network evaluations."""
+    recipe, pixels = lab.scale.recipe, lab.side**2
+    length, span = (lab.dimension, lab.dimension) if method.preset == "lukoianov" else (pixels, pixels)
+    if _patch(lab, sigma) == lab.side and method.preset != "lukoianov":
+        length = 1                                      # one estimator sees the whole image
+    images = min(recipe.monte_carlo or len(lab.images), len(lab.images))
+    products = recipe.steps * recipe.batch * images * length * (span * PRODUCTS)
+    evaluations = recipe.steps * recipe.batch + recipe.validation
+    return Work({"matrix": float(products), "network": float(evaluations)}, recipe.memory + 24.0 * length * span)
+
+
+def per_image(lab: Lab, method: Method, sigma: float) -> tuple[str, float]:
+    """The kind of work of one denoiser call and its amount: multiply-adds, or network evaluations."""
+    if method.preset in ("network", "reference"):
+        return method.preset, 1.0
+    if method.preset in PLANNED and not method.soft:
+        denoiser = build(lab, method, {})
+        assert isinstance(denoiser, FPMC)
+        step = denoiser.at(sigma).plan(Task(sigma, BATCH)).steps[0]
+        return step.kernel, step.work
+    images, pixels = len(lab.images) * (1 + (method.amount if method.augment else 0)), lab.side**2
+    patch = _patch(lab, sigma)
+    if method.preset == "wiener":
+        return "affine", 2.0 * lab.dimension**2
+    if method.preset == "multiscale":
+        return "boxes", SCALES_OF_MULTISCALE * 2.0 * images * (lab.dimension + 6 * pixels)
+    if method.preset == "lukoianov":
+        length, span, entries = lab.dimension, lab.dimension, min(patch**2, pixels) * lab.images.shape[0]
+    else:
+        if patch == lab.side:
+            return "full", 2.0 * lab.dimension * images
+        length, span, entries = pixels, pixels, patch**2
+    passes = 1 if method.preset == "lukoianov" and "r" not in method.soft else 3   # posteriors twice, and responses
+    if method.soft and lab.scale.recipe.floor_q != 0:
+        return "matrix", float(passes) * images * length * span
+    return "rows", float(passes) * images * length * entries
+
+
+@lru_cache
+def _sizes(dataset: str | None, shape: tuple[int, int, int]) -> dict[float, float]:
+    return resolve(dataset, "pspc_square", shape)
+
+
+def _patch(lab: Lab, sigma: float) -> int:
+    """The patch size of PSPC-Square, which masks and soft precisions are about as large as."""
+    sizes = _sizes(lab.dataset, lab.images.shape)
+    return int(sizes[nearest(sizes, sigma)])
+
+
+def _memory(lab: Lab, method: Method) -> float:
+    images = 2.0 * len(lab.images) * lab.dimension      # as they are, and laid out for the kernels
+    covariance = 24.0 * lab.dimension**2 if method.preset in ("wiener", "lukoianov", "multiscale") else 0.0
+    vectors = {"pspc_flex": lab.side**4, "lukoianov": lab.dimension**2}.get(method.preset, 0)
+    return images + covariance + vectors * (8.0 if method.soft else 1.0) + 64 * 2**20
+
+
+def seconds(work: Work, speed: dict[str, float]) -> float:
+    return sum(amount / speed[kind] for kind, amount in work.amounts.items())
+
+
+def measure(lab: Lab, kinds: Iterable[str]) -> dict[str, float]:
+    """Work of each kind per second, measured for a moment on a few of the images."""
+    return {kind: _SPEEDS[kind](lab) for kind in kinds}
+
+
+def _network(name: str) -> Callable[[Lab], float]:
+    def speed(lab: Lab) -> float:
+        z, network = torch.randn(BATCH, *lab.images.shape), getattr(lab, name)
+        with torch.no_grad():
+            return BATCH / _best(lambda: network(z, 1.0))
+
+    return speed
+
+
+def _product(lab: Lab) -> float:
+    a = torch.rand(1024, 1024)
+    return 1024**3 / _best(lambda: a @ a)
+
+
+def _kernel(kind: str) -> Callable[[Lab], float]:
+    def speed(lab: Lab) -> float:
+        source = Source(lab.images.subset(slice(TRIED)))
+        _, height, width = source.shape
+        size = max(3, height // 4 // 2 * 2 + 1)
+        q: Precision = Full(height, width) if kind == "full" else Squares(size, height, width)
+        if kind == "rows":
+            q = Vectors(q.dense() > 0)
+        if kind in ("shifts", "boxes"):
+            members = Translations(source, size) if kind == "shifts" else source
+            collection = Collection(q, pixel(height, width), members)
+        else:
+            collection = Collection(q, SameAsQ(q), source)
+        z = torch.randn(BATCH, *source.shape)
+        work = collection.plan(Task(1.0, BATCH)).steps[0].work
+        if kind == "rows":                              # counted as `per_image` does
+            work = 3.0 * len(source) * q.entries
+        return BATCH * work / _best(lambda: collection.denoise(z, 1.0))
+
+    return speed
+
+
+def _best(work: Callable[[], object]) -> float:
+    work()                                              # compile, lay out
+    best = torch.inf
+    for _ in range(2):
+        began = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+_SPEEDS: dict[str, Callable[[Lab], float]] = {
+    "network": _network("network"),
+    "reference": _network("reference"),
+    "matrix": _product,
+    "affine": _product,
+    **{kind: _kernel(kind) for kind in ("full", "boxes", "rows", "shifts")},
+}

@@ -1,0 +1,278 @@
+"""The steps that experiments share: maps, fine-tuning by level, samples by seeds, errors by level, calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fpmc.calibrate import BATCH, calibrate, forward_points
+from fpmc.collection import FPMC
+from fpmc.engine import Task
+from fpmc.experiments import predict
+from fpmc.experiments.graph import Made, Results, Step
+from fpmc.experiments.lab import HELD_OUT_SEED, Lab
+from fpmc.experiments.methods import SCHEDULED, Inputs, Method, build, multiscale, pack
+from fpmc.finetuning import Level, Recipe, train_level
+from fpmc.fit import fit_level
+from fpmc.networks import sensitivity_maps
+from fpmc.presets import nearest
+from fpmc.sampling import sample
+from fpmc.schedules import resolve
+
+
+def stamps(lab: Lab, method: Method, *more: str) -> dict[str, str]:
+    """What decides a method's results besides its settings: files, the schedule, the size of ELS's source."""
+    if method.preset in ("network", "reference"):
+        return lab.stamped(method.preset, *more) | {"shape": str(lab.images.shape)}
+    found = lab.stamped("data", *more)
+    if method.preset == "pspc_flex":
+        found |= lab.stamped("maps")
+    if method.preset in SCHEDULED and method.value is None:
+        found["schedule"] = str(lab.dataset)
+    if method.preset == "els":
+        found["images"] = str(lab.scale.els_images)
+    return found
+
+
+def needs(lab: Lab, method: Method, sigmas: Iterable[float]) -> tuple[Step, ...]:
+    """The steps a method depends on at these noise levels: maps, soft levels, fitted weights, synthetic images."""
+    sigmas, found = list(sigmas), []
+    if method.preset == "pspc_flex" and lab.maps is None:
+        found += [maps(lab, sigma) for sigma in sigmas if _threshold(lab, method, sigma) < 1]
+    if method.soft:
+        joint = lab.grid if lab.scale.joint is None else [lab.level(sigma) for sigma in lab.scale.joint]
+        levels = sigmas if method.soft != "qr" else [sigma for sigma in sigmas if sigma in joint]
+        found += [soft(lab, method, sigma) for sigma in levels]
+    if method.preset == "multiscale":
+        found += [fitted(lab, str(method.target), sigma) for sigma in sigmas]
+    if method.augment == "synthetic":
+        found.append(synthetic(lab, round(method.amount * len(lab.images)), 0))
+    return tuple(found)
+
+
+def _threshold(lab: Lab, method: Method, sigma: float) -> float:
+    if method.value is not None:
+        return method.value
+    taus = resolve(lab.dataset, "pspc_flex", lab.images.shape)
+    return taus[nearest(taus, sigma)]
+
+
+def _held_out(lab: Lab) -> tuple[Step, ...]:
+    return () if lab.given_held_out is not None else (synthetic(lab, lab.scale.held_out, HELD_OUT_SEED),)
+
+
+# Sensitivity maps (App. A.1.2)
+
+
+def maps(lab: Lab, sigma: float) -> Step:
+    """The maps of the network at one noise level."""
+    settings = {"sigma": sigma, "draws": lab.scale.draws}
+    return Step(
+        f"maps/σ {sigma:.4g}", compute_maps, settings, stamps=lab.stamped("data", "network"),
+        predict=lambda: predict.maps(lab),
+    )
+
+
+def compute_maps(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, draws: int) -> Made:
+    found = sensitivity_maps(lab.network, lab.images, [sigma], draws=draws, checkpoint=scratch)
+    return Made({"maps": found[sigma]}, {"sigma": sigma, "error": found.errors[sigma]})
+
+
+# Synthetic images (App. B)
+
+
+def synthetic(lab: Lab, count: int, seed: int) -> Step:
+    """Samples of the network, which keep themselves in the cache folder; the result says only which."""
+    return Step(
+        f"synthetic images/seed {seed}", make_synthetic, {"count": count, "seed": seed, "steps": lab.steps},
+        stamps=lab.stamped("network") | {"shape": str(lab.images.shape)},
+        predict=lambda: predict.synthetic(lab, count),
+    )
+
+
+def make_synthetic(lab: Lab, inputs: Inputs, scratch: Path, *, count: int, seed: int, steps: int) -> Made:
+    return Made({}, {"checksum": lab.synthetic(count / len(lab.images), seed).checksum()})
+
+
+# Fine-tuning (Sections 4.1, 4.2, App. C.3)
+
+
+def soft(lab: Lab, method: Method, sigma: float) -> Step:
+    """Q, R or both of a method, learned at one noise level; on its own source if the scale says so."""
+    if not lab.scale.retune:
+        method = replace(method, augment=None)
+    recipe = asdict(replace(lab.scale.recipe, learn=tuple(method.soft), decay_from=lab.decay_from))
+    return Step(
+        f"soft/{method.slug}/σ {sigma:.4g}",
+        tune,
+        {"method": method.settings(), "sigma": sigma, "recipe": recipe},
+        inputs=(*needs(lab, replace(method, soft=""), [sigma]), *_held_out(lab)),
+        stamps=stamps(lab, method, "network", "held_out"),
+        predict=lambda: predict.tuning(lab, method, sigma),
+    )
+
+
+def tune(
+    lab: Lab, inputs: Inputs, scratch: Path, *, method: dict[str, Any], sigma: float, recipe: dict[str, Any]
+) -> Made:
+    binary = build(lab, replace(Method.of(method), soft=""), inputs)
+    assert isinstance(binary, FPMC)
+    settings: dict[str, Any] = {**recipe, "learn": tuple(recipe["learn"])}
+    level = Level.start(binary.at(sigma), sigma, Recipe(**settings))
+    for _ in train_level(level, lab.network, lab.images, lab.tuning, scratch / "level.pt"):
+        pass
+    return pack(level.result, sigma=sigma, start=level.history[0][2], best=level.best, steps=level.step)
+
+
+def fitted(lab: Lab, target: str, sigma: float) -> Step:
+    """Weights of the multi-scale collection at one noise level, in closed form."""
+    return Step(
+        f"multi-scale/{target}/σ {sigma:.4g}", fit_weights, {"target": target, "sigma": sigma, "count": lab.scale.fit},
+        stamps=lab.stamped("data", *(["network"] if target == "network" else [])),
+        predict=lambda: predict.calls(lab, Method("", "", "multiscale"), [sigma], lab.scale.fit),
+    )
+
+
+def fit_weights(lab: Lab, inputs: Inputs, scratch: Path, *, target: str, sigma: float, count: int) -> Made:
+    goal = lab.network if target == "network" else "clean"
+    found = fit_level(multiscale(lab).at(sigma), sigma, goal, lab.images, count=count)
+    return Made({"weights": found.weights}, {"sigma": sigma, "error": found.error, "gain": found.gain})
+
+
+# Samples (App. C.4)
+
+
+def samples(lab: Lab, method: Method) -> list[Step]:
+    """Samples of a denoiser, a step for each batch of seeds."""
+    count = lab.scale.dear_seeds if method.dear else lab.scale.seeds
+    inputs = needs(lab, method, lab.grid)
+
+    def batch(seeds: range) -> Step:
+        return Step(
+            f"samples/{method.slug}/seeds {seeds[0]}-{seeds[-1]}",
+            draw,
+            {"method": method.settings(), "seeds": list(seeds), "steps": lab.steps},
+            inputs=inputs,
+            stamps=stamps(lab, method),
+            predict=lambda: predict.samples(lab, method, len(seeds)),
+        )
+
+    starts = range(0, count, lab.scale.batch)
+    return [batch(range(start, min(start + lab.scale.batch, count))) for start in starts]
+
+
+def draw(
+    lab: Lab, inputs: Inputs, scratch: Path, *, method: dict[str, Any], seeds: list[int], steps: int
+) -> Made:
+    denoiser = build(lab, Method.of(method), inputs)
+    out = sample(denoiser, seeds=seeds, steps=steps, shape=lab.images.shape, batch=len(seeds), device=lab.device)
+    return Made({"images": out.images}, {"seeds": seeds, "nfe": out.nfe})
+
+
+def drawn(results: Results, batches: Sequence[Step]) -> torch.Tensor:
+    """The samples of all batches, (n, C, H, W)."""
+    return torch.cat([results[step]["images"] for step in batches])
+
+
+# Errors by noise level (Sections 4.1 to 4.3)
+
+
+def answers(lab: Lab, sigma: float) -> Step:
+    """What the network answers to noisy held-out images, asked once for all methods."""
+    return Step(
+        f"network's answers/σ {sigma:.4g}", ask, {"sigma": sigma, "count": lab.scale.points},
+        inputs=_held_out(lab), stamps=lab.stamped("network", "held_out"),
+        predict=lambda: predict.asking(lab, lab.scale.points),
+    )
+
+
+def ask(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int) -> Made:
+    z = forward_points(lab.judging, sigma, count)
+    with torch.no_grad():
+        return Made({"answers": torch.cat([lab.network(part, sigma) for part in z.split(BATCH)])}, {"sigma": sigma})
+
+
+def error(lab: Lab, method: Method, sigma: float) -> Step:
+    """Mean squared error of a denoiser to the network at one noise level, one number per noisy image."""
+    asked = answers(lab, sigma)
+    return Step(
+        f"errors/{method.slug}/σ {sigma:.4g}",
+        measure,
+        {"method": method.settings(), "sigma": sigma, "count": lab.scale.points, "asked": asked.name},
+        inputs=(*needs(lab, method, [sigma]), asked),
+        stamps=stamps(lab, method, "held_out"),
+        predict=lambda: predict.calls(lab, method, [sigma], lab.scale.points),
+    )
+
+
+def measure(
+    lab: Lab, inputs: Inputs, scratch: Path, *, method: dict[str, Any], sigma: float, count: int, asked: str
+) -> Made:
+    own = {name: result for name, result in inputs.items() if name != asked}
+    denoiser, target = build(lab, Method.of(method), own), inputs[asked]["answers"]
+    z = forward_points(lab.judging, sigma, count)
+    with torch.no_grad():
+        parts = [denoiser(part.to(lab.device), sigma).cpu() for part in z.split(BATCH)]
+    error = (torch.cat(parts) - target).double().square().flatten(1).mean(1)
+    return Made({"mse": error}, {"sigma": sigma})
+
+
+# Schedules (App. C.1)
+
+
+def scores(lab: Lab, method: Method, sigma: float, values: Sequence[float]) -> Step:
+    """The error of a method with each of some patch sizes or thresholds, at one noise level."""
+    return Step(
+        f"calibration/{method.preset}/σ {sigma:.4g}",
+        score,
+        {"preset": method.preset, "sigma": sigma, "values": list(values), "count": lab.scale.calibration},
+        inputs=(*needs(lab, replace(method, value=min(values)), [sigma]), *_held_out(lab)),
+        stamps=stamps(lab, replace(method, value=0.0), "network", "held_out"),
+        predict=lambda: predict.calls(lab, method, [sigma], lab.scale.calibration * len(values)),
+    )
+
+
+def score(
+    lab: Lab, inputs: Inputs, scratch: Path, *, preset: str, sigma: float, values: list[float], count: int
+) -> Made:
+    def make(value: float) -> FPMC:
+        denoiser = build(lab, Method("", "", preset, value=value), inputs)
+        assert isinstance(denoiser, FPMC)
+        return denoiser
+
+    found = list(calibrate(make, values, lab.network, lab.tuning, sigmas=[sigma]))
+    return Made({}, {"sigma": sigma, "values": values, "mse": [each.mse for each in found]})
+
+
+# Plans (Table 1)
+
+
+def plan(lab: Lab, method: Method, sigma: float) -> Step:
+    """What a method is at one noise level, and how it is evaluated."""
+    return Step(
+        f"plans/{method.slug}/σ {sigma:.4g}", describe, {"method": method.settings(), "sigma": sigma},
+        inputs=needs(lab, method, [sigma]), stamps=stamps(lab, method),
+        predict=lambda: predict.calls(lab, method, [], 0),
+    )
+
+
+def describe(lab: Lab, inputs: Inputs, scratch: Path, *, method: dict[str, Any], sigma: float) -> Made:
+    denoiser = build(lab, Method.of(method), inputs)
+    assert isinstance(denoiser, FPMC)
+    collection = denoiser.at(sigma)
+    steps = collection.plan(Task(sigma, 1, device=lab.device), replace(denoiser.settings, threads=1)).steps
+    return Made(
+        {},
+        {
+            "estimators": len(collection),
+            "distinct": sum(step.estimators for step in steps),
+            "kernels": list(dict.fromkeys(step.kernel for step in steps)),
+            "images": max(step.images for step in steps),
+            "work": sum(step.work for step in steps),
+            "memory": max(step.memory for step in steps),
+        },
+    )
