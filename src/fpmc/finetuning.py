@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -85,8 +85,10 @@ class Level:
     log_q: Tensor                                       # θ (L, C or 1, H, W); −inf: fixed at 0
     log_r: Tensor                                       # φ
     source: Source
+    origin: Collection                                  # where it started, before floors
     fixed: tuple[Group, ...] = ()                       # Gaussian groups, not learned
     step: int = 0
+    baseline: float = math.nan                          # held-out error of `origin`
     best: float = math.inf
     best_step: int = -1
     best_log_q: Tensor | None = None
@@ -116,6 +118,7 @@ class Level:
             (q.clamp(min=floor_q) if learns_q else q).log(),
             (r.clamp(min=floor_r) if learns_r else r).log(),
             source,
+            collection,
             fixed,
         )
 
@@ -165,7 +168,7 @@ class Level:
                 setattr(self, name, value)
 
 
-_STATE = ("log_q", "log_r", "step", "best", "best_step", "best_log_q", "best_log_r", "history")
+_STATE = ("log_q", "log_r", "step", "baseline", "best", "best_step", "best_log_q", "best_log_r", "history")
 
 
 def neutral_floor_q(shape: tuple[int, int, int], sigma: float) -> float:
@@ -194,7 +197,7 @@ def train_level(
     every = recipe.validate_every or max(1, len(images) // recipe.batch)
     judge = _Validation(level, network, held_out)
     if level.best_log_q is None:
-        level.best, level.best_step = judge(level.collection), 0
+        level.baseline, level.best, level.best_step = judge(level.origin), judge(level.collection), 0
         level.best_log_q, level.best_log_r = level.log_q.clone(), level.log_r.clone()
         level.history.append([0, math.nan, level.best])
     while level.step < recipe.steps and not _stale(level, every):
@@ -273,8 +276,9 @@ class _Validation:
         self.sigma = sigma
 
     def __call__(self, collection: Collection) -> float:
-        learned, *fixed = collection.groups
-        judged = Collection.of(Group(learned.q, learned.r, self.source), *fixed)
+        judged = Collection.of(
+            *(g if isinstance(g.source, Gaussian) else replace(g, source=self.source) for g in collection.groups)
+        )
         error = 0.0
         for z, target in zip(self.z.split(64), self.target.split(64)):
             error += (judged.denoise(z, self.sigma) - target).square().sum().item()

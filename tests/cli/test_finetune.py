@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +13,12 @@ import pytest
 import torch
 
 from fpmc.cli import main
+from fpmc.cli.jobs import share
 from fpmc.collection import FPMC
+from fpmc.errors import InputError
 from fpmc.networks import EDMPrecond, save_network
+
+pytestmark = pytest.mark.usefixtures("one_thread")    # tiny problems, and bits depend on how sums are shared
 
 
 @pytest.fixture
@@ -69,6 +76,70 @@ def test_finetune_leaves_a_denoiser_and_goes_on_level_by_level(data, tmp_path: P
     assert soft(torch.zeros(1, 1, 8, 8), 1.0).shape == (1, 1, 8, 8)
     assert json.loads((out / "metrics.json").read_text())
     assert main(["finetune", "--data", folder, "--network", network, "--outdir", str(out), "--sigmas", "3-40"]) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes where Linux lists them")
+@pytest.mark.slow
+def test_several_jobs_give_the_same_and_end_with_a_killed_parent(data, tmp_path: Path) -> None:
+    folder, network = data
+
+    def command(out: str, jobs: int) -> list[str]:
+        given = {
+            "data": folder, "network": network, "denoiser": "pspc_square:schedule=3", "preset": "laptop", "batch": 4,
+            "steps": 100, "sigmas": "9-11", "jobs": jobs, "threads": 1, "outdir": tmp_path / out,
+        }
+        return ["finetune", *(str(part) for name, value in given.items() for part in (f"--{name}", value))]
+
+    assert main(command("alone", 1)) == 0
+    code = f"import sys, fpmc.cli; sys.exit(fpmc.cli.main({command('shared', 2)}))"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as parent:
+        checkpoints = tmp_path / "shared"
+        while parent.poll() is None and not list(checkpoints.glob("level-*.pt")):
+            time.sleep(0.02)
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        parent.kill()
+    assert len(children) >= 2
+    for _ in range(500):
+        if not any(_runs(child) for child in children):
+            break
+        time.sleep(0.02)
+    else:
+        pytest.fail("processes outlive the one that started them")
+    assert main(command("shared", 2)) == 0
+    for index in (9, 10, 11):
+        alone, shared = (
+            torch.load(tmp_path / out / f"level-{index:02}.pt", weights_only=True) for out in ("alone", "shared")
+        )
+        assert torch.equal(alone["best_log_q"], shared["best_log_q"])
+        assert torch.equal(alone["log_r"], shared["log_r"])
+    assert (tmp_path / "alone" / "model" / "model.safetensors").read_bytes() == (
+        tmp_path / "shared" / "model" / "model.safetensors"
+    ).read_bytes()
+
+
+def _runs(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_bad_input_in_a_worker_is_told_by_the_parent() -> None:
+    with pytest.raises(InputError, match="level 3"):
+        list(share(_refuse, "level", [3], jobs=2, threads=1))
+
+
+def _refuse(name: str):
+    def work(item: int):
+        raise InputError(f"{name} {item}")
+        yield
+
+    return work
+
+
+@pytest.mark.parametrize("option", ["jobs", "threads"])
+def test_there_is_at_least_one_of_each(refused, tmp_path: Path, option: str) -> None:
+    assert f"{option} 0" in refused("finetune", "--outdir", tmp_path / "run", f"--{option}", 0)
 
 
 def test_calibrate_writes_a_schedule_that_a_preset_takes(data, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fpmc.cli.denoisers import parse_spec
+from fpmc.cli.jobs import share
 from fpmc.cli.options import DataOptions, parse, progress_bar
 from fpmc.errors import InputError
 
@@ -14,15 +16,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from fpmc.finetuning import Level
+    from fpmc.collection import FPMC
+    from fpmc.finetuning import Level, Progress, Recipe
+    from fpmc.images import ImageSet
+    from fpmc.process import Denoiser
+    from fpmc.report.run import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(DataOptions):
     """Learn soft query precisions and response weights: a denoiser in --outdir/model, curves, pictures, a table.
 
-    Each noise level is learned on its own and saved as it goes; interrupted, the same command goes on. Several
-    processes may share one --outdir, each with its own --sigmas.
+    Each noise level is learned on its own and saved as it goes; interrupted, the same command goes on. --jobs shares
+    the levels among processes, and changes nothing about the result.
     """
 
     outdir: Path                                    # run directory to write or to go on with
@@ -37,66 +43,152 @@ class Config(DataOptions):
     floor_q: float | None = None                    # zeros of q start here; 0 keeps them 0; none: neutral
     floor_r: float | None = None                    # zeros of r likewise
     seed: int = 0
+    jobs: int = 1                                   # processes that learn levels side by side
+    threads: int | None = None                      # of each process; none: all cores for one process, else one each
 
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "finetune")
-    spec = parse_spec(config.denoiser)
     indices = parse_steps(config.sigmas)
+    for name in ("jobs", "threads"):
+        if (count := getattr(config, name)) is not None and count < 1:
+            raise InputError(f"{name} {count}: at least 1 is needed")
+    if config.threads is not None:
+        import torch
+
+        torch.set_num_threads(config.threads)
+    setting = Setting.of(config)
+
+    from fpmc.report.run import RunDirectory
+
+    free = ("sigmas", "outdir", "jobs", "threads")
+    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="finetune", free=free)
+    _learn(config, setting, indices, run)
+    _conclude(config, setting, run)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every process needs to learn a level."""
+
+    path: Path
+    recipe: Recipe
+    denoiser: FPMC
+    network: Denoiser
+    training: ImageSet
+    held_out: ImageSet
+
+    @classmethod
+    def of(cls, config: Config) -> Setting:
+        from fpmc.collection import FPMC
+        from fpmc.data import load_images
+        from fpmc.finetuning import LAPTOP, Recipe
+        from fpmc.networks import load_network
+
+        recipe = replace(LAPTOP if config.preset == "laptop" else Recipe(), learn=config.learn, seed=config.seed)
+        chosen = {name: getattr(config, name) for name in ("steps", "batch", "monte_carlo", "floor_q", "floor_r")}
+        recipe = replace(recipe, **{name: value for name, value in chosen.items() if value is not None})
+        spec, network, images = parse_spec(config.denoiser), load_network(config.network), config.images()
+        try:
+            held_out, training = load_images(config.data, split="test"), images
+        except InputError:                          # no test split: every tenth image is held out
+            tenth = [index for index in range(len(images)) if index % 10 == 9]
+            rest = [index for index in range(len(images)) if index % 10 != 9]
+            held_out, training = images.subset(tenth), images.subset(rest)
+        denoiser = spec.build(images)
+        if not isinstance(denoiser, FPMC):
+            raise InputError(f"{config.denoiser} is a network; fine-tuning starts from an analytic denoiser")
+        return cls(config.outdir, recipe, denoiser, network, training, held_out)
+
+    def checkpoint(self, index: int) -> Path:
+        return self.path / f"level-{index:02}.pt"
+
+    def start(self, index: int) -> Level:
+        from fpmc.finetuning import Level
+        from fpmc.process import edm_grid
+
+        sigma = edm_grid()[index].item()
+        return Level.start(self.denoiser.at(sigma), sigma, self.recipe)
+
+    def learn(self, index: int) -> Iterator[tuple[int, Progress | str]]:
+        """Learn one level, with a record for each step and a line at the end; its files are in the run directory."""
+        from fpmc.files import atomic
+        from fpmc.finetuning import train_level
+
+        level = self.start(index)
+        before = level.log_q.exp(), level.log_r.exp()
+        for record in train_level(level, self.network, self.training, self.held_out, self.checkpoint(index)):
+            yield index, record
+        with atomic(self.path / f"level-{index:02}.png") as part:
+            figure(level, before).savefig(part, dpi=120)
+        yield index, f"σ {level.sigma:.4g}: {level.baseline:.5f} → {level.best:.5f} at step {level.best_step}"
+
+
+def _learner(config: Config):
+    return Setting.of(config).learn
+
+
+def _learn(config: Config, setting: Setting, indices: list[int], run: RunDirectory) -> None:
+    """All levels, in this process or in several, with one bar for all of them."""
+    from tqdm import tqdm
+
+    if config.jobs == 1:
+        messages = (message for index in indices for message in setting.learn(index))
+    else:
+        messages = share(_learner, config, indices, jobs=config.jobs, threads=config.threads or 1)
+    done = dict.fromkeys(indices, 0)
+    label = f"{len(indices)} noise levels" if len(indices) > 1 else "1 noise level"
+    with progress_bar(label) as progress:
+        for index, message in messages:
+            if isinstance(message, str):
+                done[index] = setting.recipe.steps      # it may have stopped early
+                with tqdm.external_write_mode():
+                    run.say(message)
+            else:
+                done[index] = message.step
+                run.event(**asdict(message))
+            progress(sum(done.values()), len(indices) * setting.recipe.steps)
+
+
+def _conclude(config: Config, setting: Setting, run: RunDirectory) -> None:
+    """The denoiser and the table of all levels so far, those of earlier sittings too."""
+    from math import nan
+    from statistics import median
 
     from fpmc.collection import FPMC
-    from fpmc.data import load_images
-    from fpmc.finetuning import LAPTOP, Level, Recipe, train_level
-    from fpmc.networks import load_network
     from fpmc.process import edm_grid
-    from fpmc.report.run import RunDirectory
     from fpmc.report.table import markdown, plain
 
-    recipe = replace(LAPTOP if config.preset == "laptop" else Recipe(), learn=config.learn, seed=config.seed)
-    chosen = {name: getattr(config, name) for name in ("steps", "batch", "monte_carlo", "floor_q", "floor_r")}
-    recipe = replace(recipe, **{name: value for name, value in chosen.items() if value is not None})
-    images, network = config.images(), load_network(config.network)
-    try:
-        held_out, training = load_images(config.data, split="test"), images
-    except InputError:                              # no test split: every tenth image is held out
-        tenth = [index for index in range(len(images)) if index % 10 == 9]
-        rest = [index for index in range(len(images)) if index % 10 != 9]
-        held_out, training = images.subset(tenth), images.subset(rest)
-    denoiser = spec.build(images)
-    if not isinstance(denoiser, FPMC):
-        raise InputError(f"{config.denoiser} is a network; fine-tuning starts from an analytic denoiser")
-    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="finetune", free=("sigmas", "outdir"))
-    grid = edm_grid().tolist()
-    for index in indices:
-        sigma = grid[index]
-        level = Level.start(denoiser.at(sigma), sigma, recipe)
-        before = level.log_q.exp(), level.log_r.exp()
-        with progress_bar(f"σ {sigma:.3g}") as progress:
-            for record in train_level(level, network, training, held_out, run.path / f"level-{index:02}.pt"):
-                progress(record.step, recipe.steps)
-                run.event(**asdict(record))
-        with run.atomic(f"level-{index:02}.png") as part:
-            figure(level, before).savefig(part, dpi=120)
-        run.say(f"σ {sigma:.4g}: {level.history[0][2]:.5f} → {level.best:.5f} at step {level.best_step}")
-
     levels: dict[float, Level] = {}
-    for index, sigma in enumerate(grid):                # those of other processes too
-        path = run.path / f"level-{index:02}.pt"
-        if path.exists():
-            levels[sigma] = Level.start(denoiser.at(sigma), sigma, recipe)
-            levels[sigma].load(path)
-    name = f"{denoiser.name} + soft {'/'.join(name.upper() for name in recipe.learn)}"
+    for index in range(len(edm_grid())):
+        if setting.checkpoint(index).exists():
+            level = setting.start(index)
+            level.load(setting.checkpoint(index))
+            levels[level.sigma] = level
+    name = f"{setting.denoiser.name} + soft {'/'.join(name.upper() for name in setting.recipe.learn)}"
     soft = FPMC({sigma: level.result for sigma, level in levels.items()}, name=name)
     soft.save_pretrained(run.path / "model")
-    headers = ("σ", "start", "soft", "change", "steps", "best at")
-    rows = [
-        (f"{sigma:.4g}", f"{level.history[0][2]:.5f}", f"{level.best:.5f}",
-         f"{100 * (level.best / level.history[0][2] - 1):+.1f} %", str(level.step), str(level.best_step))
+    times: dict[float, list[float]] = {}
+    for event in run.events():
+        times.setdefault(event["sigma"], []).append(event["seconds"])
+    found = {
+        sigma: {
+            "baseline": level.baseline, "start": level.history[0][2], "best": level.best, "best_step": level.best_step,
+            "steps": level.step, "seconds_per_step": median(times.get(sigma, [nan])),
+        }
         for sigma, level in levels.items()
+    }
+    run.metrics({f"{sigma:.6g}": values for sigma, values in found.items()})
+    headers = ("σ", "baseline", "start", "soft", "change", "steps", "best at", "s/step")
+    rows = [
+        (f"{sigma:.4g}", f"{level['baseline']:.5f}", f"{level['start']:.5f}", f"{level['best']:.5f}",
+         f"{100 * (level['best'] / level['baseline'] - 1):+.1f} %", str(level["steps"]), str(level["best_step"]),
+         f"{level['seconds_per_step']:.3g}")
+        for sigma, level in found.items()
     ]
-    run.metrics({f"{sigma:.6g}": {"start": level.history[0][2], "best": level.best} for sigma, level in levels.items()})
     run.write_text("table.md", markdown(headers, rows))
-    run.say(f"\n{plain(headers, rows)}\n\nmean squared error to {config.network} on held-out images")
+    run.say(f"\n{plain(headers, rows)}\n\nmean squared error to {config.network} on held-out images; "
+            "start: with zeros raised to the floors")
     run.say(f"saved as {run.path / 'model'}")
 
 
