@@ -1,4 +1,8 @@
+from . import augmentation as augmentation
+from . import data as data
+from . import networks as networks
 from . import presets as presets
+from . import process as process
 from . import reference as reference
 from .augmentation import augment as augment
 from .collection import FPMC as FPMC

@@ -27,6 +27,7 @@ Target = Denoiser | Literal["clean"]
 Per = Literal["group", "channel", "pixel"]
 RIDGES = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)             # times the mean of ⟨D_g, D_g⟩
 FOLDS = 8                                               # of the cross-validation
+FEW = 64                                                # a batch is at most this part of the images
 NONE = 1e-3                                             # a group with less say than this everywhere is left out
 
 
@@ -134,6 +135,7 @@ def _collect(
     spread = torch.randperm(len(images), generator=generator)
     chosen = spread[torch.arange(count) % len(images)]
     by_image, by_place = [], None
+    batch = max(1, min(batch, len(images) // FEW))      # a whole batch is left out of the source
     for first in range(0, count, batch):
         index = chosen[first : first + batch]
         x = images.scaled(index)
@@ -201,9 +203,10 @@ def _solve(moments: Moments, sigma: float, per: Per, shape: tuple[int, int, int]
     free = judged(lambda table: common(table, ridge if per == "group" else 0.0, free=True))
     return Fit(
         sigma, placed, torch.from_numpy(spread), ridge,
-        errors.mean(), errors.std() / math.sqrt(count),
-        torch.from_numpy(singles.mean(1)), (best - errors).mean(), (best - errors).std() / math.sqrt(count),
-        common(whole, 0.0, free=True).sum(), free.mean(), count,
+        float(errors.mean()), float(errors.std()) / math.sqrt(count),
+        torch.from_numpy(singles.mean(1)),
+        float((best - errors).mean()), float((best - errors).std()) / math.sqrt(count),
+        float(common(whole, 0.0, free=True).sum()), float(free.mean()), count,
     )
 
 

@@ -71,7 +71,7 @@ class Squares(Precision):
 
     def __post_init__(self) -> None:
         if not 1 <= self.stride <= max(1, self.size):
-            raise InputError(f"stride {self.stride}: patches of {self.size} cover the image with strides 1 to {self.size}")
+            raise InputError(f"stride {self.stride}: patches of {self.size} leave gaps; use 1 to {self.size}")
         if self.stride > 1 and not self.inside:
             raise InputError(f"stride {self.stride}: patches centred on every pixel have stride 1; use inside=True")
         if self.size < 1:

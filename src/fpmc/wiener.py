@@ -53,6 +53,24 @@ def wiener_matrix(gaussian: Gaussian, sigma: float) -> Tensor:
     return (gaussian.eigenvectors * gains(gaussian, sigma)) @ gaussian.eigenvectors.T
 
 
+def estimate_sigma(gaussian: Gaussian, z: Tensor) -> Tensor:
+    """The noise level of each z (B, C, H, W), float64 (B,): the most likely one if x ~ N(μ, Σ), so z ~ N(μ, Σ + σ²).
+
+    The many directions in which images hardly vary show the noise alone.
+    """
+    energy = ((z.double() - gaussian.mean).flatten(1) @ gaussian.eigenvectors).square()[:, None]       # (B, 1, d)
+
+    def cost(log_sigma: Tensor) -> Tensor:              # (B, n) -> minus twice the log-likelihood (B, n)
+        variance = gaussian.eigenvalues + (2 * log_sigma).exp()[..., None]
+        return (variance.log() + energy / variance).sum(-1)
+
+    middle, width = torch.zeros(len(z), 1, dtype=torch.float64), 7.0           # ln σ from −7 to 7
+    while width > 1e-5:
+        tried = middle + width * torch.linspace(-1, 1, 41, dtype=torch.float64)
+        middle, width = tried.gather(1, cost(tried).argmin(1, keepdim=True)), width / 10
+    return middle[:, 0].exp()
+
+
 def varies(gaussian: Gaussian) -> Tensor:
     """Which dimensions have variance, bool (C, H, W).
 

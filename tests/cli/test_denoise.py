@@ -39,14 +39,32 @@ def test_picture_outputs_and_errors(fpmc, data, tmp_path):
 def test_images_that_are_noisy_already(fpmc, data, tmp_path):
     noisy = np.random.default_rng(1).normal(size=(2, 1, 6, 6)).astype(np.float32)
     np.save(tmp_path / "z.npy", noisy)
-    args = ("--input", tmp_path / "z.npy", "--noisy", "--sigmas", 1.5, "--denoiser", "optimal")
-    code, out, err = fpmc("denoise", "--data", data, "--outdir", tmp_path / "run", *args)
+    args = (tmp_path / "z.npy", "--sigmas", 1.5, "--denoiser", "optimal")
+    code, out, err = fpmc("denoise", *args, "--data", data, "--outdir", tmp_path / "run")
     assert code == 0, err
     assert "MSE" not in out
     with np.load(tmp_path / "run" / "outputs.npz") as arrays:
         expected = presets.optimal(load_images(data))(torch.from_numpy(noisy), 1.5)
-        np.testing.assert_allclose(arrays["Optimal"][0], expected, atol=1e-5)
+        np.testing.assert_allclose(arrays["Optimal"], expected, atol=1e-5)
+    assert Image.open(tmp_path / "run" / "Optimal-1.png").size == (6, 6)
     assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_noisy_images_of_unknown_noise(fpmc, tmp_path):
+    random = torch.Generator().manual_seed(0)
+    rough = torch.randn(100, 1, 3, 3, generator=random)
+    smooth = torch.nn.functional.interpolate(rough, size=(8, 8), mode="bicubic") / 2
+    np.save(tmp_path / "data.npy", (127.5 + 127.5 * smooth[:98]).clamp(0, 255).byte().numpy())
+    clean, levels = smooth[98:], torch.tensor([0.3, 1.0])
+    noisy = clean + levels[:, None, None, None] * torch.randn(2, 1, 8, 8, generator=random)
+    np.save(tmp_path / "z.npy", noisy.numpy())
+    code, out, err = fpmc("denoise", tmp_path / "z.npy", "--data", tmp_path / "data.npy", "--outdir", tmp_path / "run")
+    assert code == 0, err
+    assert "estimated noise levels" in out
+    with np.load(tmp_path / "run" / "outputs.npz") as arrays:
+        np.testing.assert_allclose(arrays["sigmas"], levels, rtol=0.35)
+        errors = ((arrays["multi-scale"] - clean.numpy()) ** 2).mean((1, 2, 3))
+    assert (errors < 0.6 * ((noisy - clean) ** 2).mean((1, 2, 3)).numpy()).all()
 
 
 def test_one_picture_file(fpmc, data, tmp_path):
@@ -60,7 +78,9 @@ def test_one_picture_file(fpmc, data, tmp_path):
     [
         (("--sigmas", 0), "sigma 0"),
         (("--sigmas", -1, 2), "sigma -1"),
-        (("--noisy",), "--noisy needs --input"),
+        (("nowhere.png",), "nowhere.png"),
+        (("nowhere.png", "--input", "x.png"), "not both"),
+        (("nowhere.png", "--sigmas", 1, 2), "one noise level"),
         (("--count", 0), "count"),
         (("--denoiser", "ls", "ls"), "once"),
         (("--denoiser", "lss"), "did you mean"),

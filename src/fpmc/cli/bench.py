@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpmc.cli.denoisers import PRESETS, parse_specs
+from fpmc.cli.denoisers import TABLE1, parse_specs
 from fpmc.cli.options import DataOptions, check_sigmas, parse
 from fpmc.errors import InputError
 
@@ -26,7 +26,7 @@ class Config(DataOptions):
     """
 
     outdir: Path = Path("runs/bench")       # run directory to write
-    denoiser: tuple[str, ...] = PRESETS     # methods, e.g. ls lukoianov:tau=0.02
+    denoiser: tuple[str, ...] = TABLE1      # methods, e.g. ls lukoianov:tau=0.02
     sigmas: tuple[float, ...] = (80, 8.4, 3.26, 1.09, 0.296, 0.06, 0.002)   # noise levels
     batch: int = 8                          # noisy images per call
     repeats: int = 2                        # calls, of which the best counts

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpmc.cli.denoisers import PRESETS, Spec, parse_specs
+from fpmc.cli.denoisers import TABLE1, Spec, parse_specs
 from fpmc.cli.options import DataOptions, SamplerOptions, parse, parse_seeds, progress_bar
 from fpmc.errors import InputError
 from fpmc.networks.shipped import SHIPPED
@@ -32,7 +32,7 @@ class Config(SamplerOptions, DataOptions):
     outdir: Path = Path("runs/demo")    # run directory to write or to go on with
     max_size: int | None = 3000         # use only the first so many training images
     els_size: int = 500                 # and only so many for ELS, an image of which costs a hundred times more
-    denoiser: tuple[str, ...] = PRESETS     # rows of the picture
+    denoiser: tuple[str, ...] = TABLE1      # rows of the picture
     networks: tuple[str, ...] | None = None     # more rows, the last one judges; by default all shipped for the data
 
 

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import tyro
+
 from fpmc.cli.denoisers import parse_specs
 from fpmc.cli.options import SourceOptions, check_sigmas, parse, progress_bar
 from fpmc.errors import InputError
@@ -15,30 +17,38 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+USUAL = ("optimal", "wiener", "ls", "pspc_square")
+LEVELS = (5.3, 3.3, 1.9, 1.1, 0.58, 0.3, 0.14, 0.06)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config(SourceOptions):
     """Noise test images and denoise them: denoised.png along sigma, outputs.npz, a table of mean squared errors.
 
-    With --input the images of a file or folder are taken instead; with --noisy too they are noisy already, at the one
-    noise level given.
+    Given noisy images, a file or a folder, it denoises these instead: their noise level is estimated unless --sigmas
+    tells it, and by default a multi-scale collection is fitted to the training images for that level, without any
+    network.
     """
 
-    outdir: Path                    # run directory to write
-    denoiser: tuple[str, ...] = ("optimal", "wiener", "ls", "pspc_square")      # one or more
-    sigmas: tuple[float, ...] = (5.3, 3.3, 1.9, 1.1, 0.58, 0.3, 0.14, 0.06)     # noise levels
+    noisy: tyro.conf.Positional[str | None] = None  # images that are noisy already
+    outdir: Path = Path("runs/denoise")     # run directory to write
+    denoiser: tuple[str, ...] = ()  # one or more; none: optimal wiener ls pspc_square, or for noisy images multi-scale
+    sigmas: tuple[float, ...] = ()  # noise levels; none: eight from 5.3 to 0.06, or for noisy images an estimate
     count: int = 4                  # how many images
     seed: int = 0                   # of the noise: image i has the noise of seed + i at every level
-    input: str | None = None        # images to denoise; by default the data's test split
-    noisy: bool = False             # they are noisy already
+    input: str | None = None        # clean images to noise and denoise; by default the data's test split
 
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "denoise")
-    specs, sigmas = parse_specs(config.denoiser), check_sigmas(config.sigmas)
-    if config.noisy and (config.input is None or len(sigmas) != 1):
-        raise InputError("--noisy needs --input and the one noise level of those images, e.g. --sigmas 0.5")
     if config.count < 1 or config.seed < 0:
         raise InputError(f"count must be at least 1 and seed at least 0, got {config.count} and {config.seed}")
+    if config.noisy is not None:
+        from fpmc.cli.clean import clean
+
+        clean(config, config.noisy)
+        return
+    specs, sigmas = parse_specs(config.denoiser or USUAL), check_sigmas(config.sigmas or LEVELS)
 
     import numpy as np
     import torch
@@ -54,10 +64,9 @@ def main(args: list[str]) -> None:
     denoisers = {spec.label(built := spec.build(source)): built for spec in specs}
     channels, height, width = clean.shape[1:]
     noise = initial_noise(range(config.seed, config.seed + len(clean)), (channels, height, width)).float()
-    noisy = torch.stack([clean if config.noisy else clean + sigma * noise for sigma in sigmas])  # (levels, n, C, H, W)
+    noisy = torch.stack([clean + sigma * noise for sigma in sigmas])  # (levels, n, C, H, W)
 
-    settings = {key: value for key, value in asdict(config).items() if key != "outdir"}
-    run = RunDirectory(config.outdir, settings, command="denoise")
+    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="denoise")
     if config.augment:
         run.say(repr(source))
     outputs: dict[str, Tensor] = {}
@@ -70,26 +79,30 @@ def main(args: list[str]) -> None:
             outputs[name] = torch.stack(answers)
 
     with run.atomic("outputs.npz") as part:
-        arrays = {"noisy": noisy, **({} if config.noisy else {"clean": clean}), **outputs}
+        arrays = {"noisy": noisy, "clean": clean, **outputs}
         numbers = {name: tensor.numpy() for name, tensor in arrays.items()}
         np.savez_compressed(part, allow_pickle=False, sigmas=np.array(sigmas), **numbers)
-    picture = run.picture("denoised.png", picture_of(None if config.noisy else clean, noisy, outputs, sigmas))
-    if not config.noisy:
-        _report_errors(run, clean, outputs, sigmas)
+    picture = run.picture("denoised.png", picture_of(clean, noisy, outputs, sigmas))
+    _report_errors(run, clean, outputs, sigmas)
     run.say(f"{picture}")
 
 
-def picture_of(clean: Tensor | None, noisy: Tensor, outputs: dict[str, Tensor], sigmas: tuple[float, ...]) -> Image:
+def picture_of(clean: Tensor, noisy: Tensor, outputs: dict[str, Tensor], sigmas: tuple[float, ...]) -> Image:
     """A block per image, a column per noise level, a row per denoiser."""
     from fpmc.report.grid import image_grid, stack
 
     blocks = []
     for i in range(noisy.shape[1]):
-        rows = {} if clean is None else {"clean": clean[i].expand_as(noisy[:, i])}
-        rows["noisy"] = noisy[:, i] / noisy[:, i].abs().amax((1, 2, 3), keepdim=True).clamp(min=1)  # dimmed to fit
+        rows = {"clean": clean[i].expand_as(noisy[:, i])}
+        rows["noisy"] = dimmed(noisy[:, i])
         rows |= {name: output[:, i] for name, output in outputs.items()}
         blocks.append(image_grid(rows, columns=[f"{sigma:g}" for sigma in sigmas], corner="σ"))
     return stack(blocks)
+
+
+def dimmed(noisy: Tensor) -> Tensor:
+    """Noisy images (n, C, H, W) darkened to fit into [−1, 1]."""
+    return noisy / noisy.abs().amax((1, 2, 3), keepdim=True).clamp(min=1)
 
 
 def _report_errors(run, clean: Tensor, outputs: dict[str, Tensor], sigmas: tuple[float, ...]) -> None:

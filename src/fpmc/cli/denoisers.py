@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from fpmc.process import Denoiser
     from fpmc.sources import Source
 
-PRESETS = ("optimal", "wiener", "ls", "els", "pspc_square", "pspc_flex", "lukoianov", "multiscale")
+TABLE1 = ("optimal", "wiener", "ls", "els", "pspc_square", "pspc_flex", "lukoianov")
+PRESETS = (*TABLE1, "multiscale")
 DEFAULTS: dict[str, dict[str, Any]] = {"pspc_flex": {"maps": "wiener"}}  # maps that need no network
 
 
@@ -34,9 +35,14 @@ class Spec:
     loaded: Denoiser | None = None      # a network or a saved FPMC needs no images and is here already
 
     def build(self, images: ImageSet | Source | None) -> Denoiser:
-        """`fpmc.presets.<name>(images, **options)`, unless it was loaded."""
+        """`fpmc.presets.<name>(images, **options)`, unless it was loaded or is saved and made of these images."""
         if self.loaded is not None:
             return self.loaded
+        if self.name not in PRESETS:
+            from fpmc.collection import FPMC
+            from fpmc.sources import Source
+
+            return FPMC.from_pretrained(self.name, images=images.parts[0] if isinstance(images, Source) else images)
         from fpmc import presets
         from fpmc.networks.mapfile import load_maps
 
@@ -83,12 +89,16 @@ def parse_spec(text: str) -> Spec:
     return Spec(text, name, options)
 
 
-def _load(text: str) -> Denoiser:
+def _load(text: str) -> Denoiser | None:
+    """A network or a saved FPMC; None if the images of the latter must be given."""
     from fpmc.collection import FPMC
     from fpmc.networks import load_network
 
     if (Path(text) / "model.safetensors").is_file():
-        return FPMC.from_pretrained(text)
+        try:
+            return FPMC.from_pretrained(text)
+        except InputError:
+            return None
     try:
         return load_network(text)
     except InputError as error:

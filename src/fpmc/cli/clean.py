@@ -1,0 +1,88 @@
+"""fpmc denoise NOISY: a training-free denoiser for images like those of a given collection."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from fpmc.cli.denoisers import parse_specs
+from fpmc.cli.options import check_sigmas
+from fpmc.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fpmc.cli.denoise import Config
+    from fpmc.process import Denoiser
+    from fpmc.report.run import RunDirectory
+    from fpmc.sources import Source
+
+STEP = 1.6                          # ratio of neighbouring noise levels the weights are fitted at
+FITTED_ON = 128                     # training images noised for the fit, at each level
+
+
+def clean(config: Config, path: str) -> None:
+    """Denoise the images of a file or folder, at a noise level told or estimated: denoised.png, one PNG each."""
+    import numpy as np
+    import torch
+
+    from fpmc.cli.denoise import dimmed
+    from fpmc.metrics import load_samples
+    from fpmc.report.grid import image_grid, to_picture
+    from fpmc.report.run import RunDirectory
+    from fpmc.wiener import estimate_sigma, fit_gaussian
+
+    if config.input is not None:
+        raise InputError(f"give noisy images ({path}) or clean ones (--input {config.input}), not both")
+    if len(config.sigmas) > 1:
+        raise InputError(f"noisy images have one noise level, got --sigmas {' '.join(map(str, config.sigmas))}")
+    told = check_sigmas(config.sigmas) if config.sigmas else None
+    specs = parse_specs(config.denoiser) if config.denoiser else None
+    images = config.images()
+    source = config.source(images)
+    assert source is not None
+    z = load_samples(path)[0][: config.count]
+    if tuple(z.shape[1:]) != source.shape:
+        raise InputError(f"{path} holds images of shape {tuple(z.shape[1:])}, the training images have {source.shape}")
+    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="denoise")
+    if told is None:
+        sigmas = estimate_sigma(fit_gaussian(source), z)
+        run.say("estimated noise levels: " + " ".join(f"{sigma:.3g}" for sigma in sigmas.tolist()))
+    else:
+        sigmas = torch.full((len(z),), told[0], dtype=torch.float64)
+    if specs is None:
+        denoisers: dict[str, Denoiser] = {"multi-scale": fitted(source, sigmas.tolist(), run)}
+    else:
+        denoisers = {spec.label(built := spec.build(source)): built for spec in specs}
+    outputs: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for name, denoiser in denoisers.items():
+            outputs[name] = denoiser(z, sigmas)
+            for index, answer in enumerate(outputs[name]):
+                run.picture(f"{name}-{index}.png", to_picture(answer))
+    with run.atomic("outputs.npz") as part:
+        numbers = {name: answer.numpy() for name, answer in outputs.items()}
+        np.savez_compressed(part, allow_pickle=False, sigmas=sigmas.numpy(), noisy=z.numpy(), **numbers)
+    columns = [f"{sigma:.2g}" for sigma in sigmas.tolist()]
+    grid = image_grid({"noisy": dimmed(z), **outputs}, columns=columns, corner="σ")
+    run.say(f"{run.picture('denoised.png', grid)}")
+
+
+def fitted(source: Source, sigmas: Sequence[float], run: RunDirectory) -> Denoiser:
+    """A multi-scale collection for these noise levels, its weights fitted on the training images themselves."""
+    from fpmc.fit import Fit, fit_response
+    from fpmc.presets import multiscale
+
+    low, high = min(sigmas), max(sigmas)
+    steps = math.ceil(math.log(high / low) / math.log(STEP)) if high > low else 0
+    levels = [low * (high / low) ** (step / max(steps, 1)) for step in range(steps + 1)]
+
+    def tell(found: Fit) -> None:
+        weights = " ".join(f"{weight:.2f}" for weight in found.weights.tolist())
+        run.say(f"σ {found.sigma:.3g}: weights {weights}, expected error {found.error:.4f} ± {found.error_se:.4f}")
+
+    images = source.parts[0]
+    count = min(FITTED_ON, len(images))
+    return fit_response(multiscale(source), "clean", images, sigmas=levels, count=count, progress=tell)

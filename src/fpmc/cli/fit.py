@@ -1,0 +1,153 @@
+"""fpmc fit: a multi-scale collection with response weights in closed form."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fpmc.cli.options import SourceOptions, check_sigmas, parse, progress_bar
+from fpmc.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fpmc.fit import Fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SourceOptions):
+    """Fit how much say each patch size has at each noise level: a denoiser in --outdir/model, a table, a plot.
+
+    Each level is kept as it is done; interrupted, the same command goes on.
+    """
+
+    outdir: Path                                    # run directory to write or to go on with
+    target: str = "clean"                           # clean images, which need no network, or a network to approach
+    shape: tuple[Literal["square", "ls", "flex", "lukoianov"], ...] = ("square",)   # of the patches
+    sizes: tuple[float, ...] = ()                   # patch sizes or thresholds of one shape; none: five of each
+    gaussian: bool = True                           # the Wiener filter takes part
+    maps: str = "wiener"                            # sensitivity maps for the shape flex: a file of `fpmc maps`
+    per: Literal["group", "channel", "pixel"] = "group"     # one weight per size, or one for each channel or pixel
+    sigmas: tuple[float, ...] = ()                  # noise levels; none: the 18-step EDM grid
+    count: int = 512                                # noisy images per level
+    seed: int = 0
+
+
+def main(args: list[str]) -> None:
+    config = parse(Config, args, "fit")
+
+    import torch
+
+    from fpmc import presets
+    from fpmc.collection import FPMC
+    from fpmc.fit import fit_level, weigh
+    from fpmc.networks import load_network
+    from fpmc.networks.mapfile import load_maps
+    from fpmc.process import edm_grid
+    from fpmc.report.run import RunDirectory
+    from fpmc.report.table import markdown, plain, plus_minus
+
+    sigmas = check_sigmas(config.sigmas or edm_grid().tolist())
+    if config.sizes and len(config.shape) > 1:
+        raise InputError(f"--sizes go with one --shape, got {' '.join(config.shape)}; without --sizes each has its own")
+    target = "clean" if config.target == "clean" else load_network(config.target)
+    images = config.images()
+    source = config.source(images)
+    assert source is not None
+    base = presets.multiscale(
+        source,
+        shape=config.shape,
+        sizes=config.sizes or None,
+        gaussian=config.gaussian,
+        maps="wiener" if config.maps == "wiener" else load_maps(config.maps),
+    )
+    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="fit")
+    found: dict[float, Fit] = {}
+    with progress_bar("fit") as progress:
+        for index, sigma in enumerate(sigmas):
+            path = run.path / f"level-{index:02}.pt"
+            if path.exists():
+                found[sigma] = _read(path)
+            else:
+                found[sigma] = fit_level(
+                    base.at(sigma), sigma, target, images, count=config.count, per=config.per, seed=config.seed
+                )
+                with run.atomic(path.name) as part:
+                    torch.save(asdict(found[sigma]), part)
+            progress(index + 1, len(sigmas))
+    levels = {sigma: weigh(base.at(sigma), fit.weights) for sigma, fit in found.items()}
+    name = f"{base.name} fitted on {'clean images' if target == 'clean' else Path(config.target).stem}"
+    FPMC(levels, name=name, blend=True).save_pretrained(run.path / "model")
+    labels = [label(group) for group in base.at(sigmas[0]).groups]
+    headers = ("σ", "error", "best alone", "gain", *labels)
+    rows = [
+        (
+            f"{sigma:.4g}", plus_minus(fit.error, fit.error_se, 5), f"{fit.singles.min():.5f}",
+            plus_minus(fit.gain, fit.gain_se, 5), *(f"{weight:.2f}" for weight in common(fit)),
+        )
+        for sigma, fit in found.items()
+    ]
+    run.metrics({
+        f"{sigma:.6g}": {
+            "error": fit.error, "error_se": fit.error_se, "gain": fit.gain, "gain_se": fit.gain_se,
+            "weights": dict(zip(labels, common(fit))), "weights_se": dict(zip(labels, fit.weights_se.tolist())),
+            "singles": dict(zip(labels, fit.singles.tolist())), "ridge": None if math.isinf(fit.ridge) else fit.ridge,
+            "free_sum": fit.free_sum, "free_error": fit.free_error,
+        }
+        for sigma, fit in found.items()
+    })
+    run.write_text("table.md", markdown(headers, rows))
+    with run.atomic("weights.png") as part:
+        figure(found, labels).savefig(part, dpi=150)
+    run.say(f"\n{plain(headers, rows)}\n\nmean squared error to the target, on noisy images not fitted on")
+    run.say(f"saved as {run.path / 'model'}")
+
+
+def _read(path: Path) -> Fit:
+    import torch
+
+    from fpmc.fit import Fit
+
+    try:
+        return Fit(**torch.load(path, weights_only=True))
+    except Exception as error:                      # whatever a damaged file does
+        raise InputError(f"cannot go on from {path.name}: {error}; delete it to fit this level again") from error
+
+
+def common(fit: Fit) -> list[float]:
+    """The weights, averaged over channels and pixels where these have their own."""
+    return fit.weights.flatten(1).mean(1).tolist() if fit.weights.dim() > 1 else fit.weights.tolist()
+
+
+def label(group) -> str:
+    """What a group is called in a table."""
+    from fpmc.precision import Full, Squares
+    from fpmc.sources import Gaussian
+
+    if isinstance(group.source, Gaussian):
+        return "Wiener"
+    if isinstance(group.q, Squares):
+        return f"{'square' if group.q.inside else 'LS'} {group.q.size}"
+    return "optimal" if isinstance(group.q, Full) else f"masks of {group.q.entries / len(group):.0f}"
+
+
+def figure(found: dict[float, Fit], labels: list[str]) -> Figure:
+    """Weights by noise level, stacked; the error beside the best single group."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = drawing.subplots(1, 2)
+    sigmas = list(found)
+    stacked = list(zip(*(common(fit) for fit in found.values())))
+    colours = [colormaps["cividis"](place / max(1, len(labels) - 1)) for place in range(len(labels))]
+    left.stackplot(sigmas, stacked, labels=labels, colors=colours)
+    left.set(xscale="log", xlabel="σ", ylabel="weight", ylim=(0, 1), xlim=(min(sigmas), max(sigmas)))
+    left.legend(fontsize="x-small", loc="upper left")
+    right.plot(sigmas, [fit.singles.min() for fit in found.values()], "o--", color="0.5", label="best alone")
+    right.plot(sigmas, [fit.error for fit in found.values()], "s-", color="black", label="together")
+    right.set(xscale="log", yscale="log", xlabel="σ", ylabel="mean squared error to the target")
+    right.legend()
+    return drawing
