@@ -11,7 +11,7 @@ from fpmc.experiments.lab import Lab
 from fpmc.experiments.methods import PSPC_FLEX
 from fpmc.metrics import standard_error
 from fpmc.report.exhibit import Exhibit
-from fpmc.report.figure import drawing, line
+from fpmc.report.figure import drawing, line, name_levels
 from fpmc.report.table import plus_minus
 
 TITLES = {
@@ -45,7 +45,8 @@ def experiment(lab: Lab) -> Experiment:
                     percent = [100 * amount for amount in amounts]
                     panel.errorbar(percent, mean, error, capsize=2, label=TITLES[kind], **line(index))
                 panel.axhline(0, color="0.4", linewidth=0.8)
-                panel.set(xscale="log", xlabel="added images, % of the data", title=f"σ = {sigma:.3g}")
+                name_levels(panel, [100 * amount for amount in lab.scale.amounts])
+                panel.set(xlabel="added images, % of the data", title=f"σ = {sigma:.3g}")
             panels[0].set_ylabel("change of MSE, %")
             figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
         rows, records = [], []

@@ -11,7 +11,7 @@ from fpmc.experiments.lab import Lab
 from fpmc.experiments.methods import PSPC_FLEX, PSPC_SQUARE, lukoianov, paper_tau
 from fpmc.metrics import standard_error
 from fpmc.report.exhibit import Exhibit
-from fpmc.report.figure import BLACK, BLUE, ORANGE, drawing
+from fpmc.report.figure import BLACK, BLUE, ORANGE, drawing, name_levels
 from fpmc.report.table import plus_minus
 
 LOOKS = {
@@ -40,7 +40,8 @@ def experiment(lab: Lab) -> Experiment:
                     for which in ("", soft):
                         mean = [errors[method, which, sigma].mean().item() for sigma in sigmas]
                         panel.plot(sigmas, mean, markersize=4, linewidth=1.4, **LOOKS[which])
-                    panel.set(xscale="log", yscale="log")
+                    name_levels(panel, sigmas)
+                    panel.set_yscale("log")
                     panel.legend()
                 panels[0, column].set_title(method.label)
                 panels[1, column].set_xlabel("σ")

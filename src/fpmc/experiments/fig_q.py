@@ -38,8 +38,8 @@ def experiment(lab: Lab) -> Experiment:
         with drawing(8.5, 2.6) as figure:
             for place, (name, title) in enumerate(PANELS.items()):
                 axes = figure.add_subplot(1, 4, place + 1)
-                picture = found[name].movedim(0, -1).squeeze(-1)
-                axes.imshow(picture / picture.max().clamp(min=1e-30), cmap="gray", vmin=0, vmax=1)
+                picture = found[name].movedim(0, -1).squeeze(-1).numpy()
+                axes.imshow(picture / max(picture.max(), 1e-30), cmap="gray", vmin=0, vmax=1)
                 axes.set(title=title, xticks=[], yticks=[])
                 axes.grid(False)
         rows = [

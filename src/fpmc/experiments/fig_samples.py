@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import textwrap
 
+import torch
+from torch import Tensor
+
 from fpmc.experiments import steps
 from fpmc.experiments.experiment import Experiment
 from fpmc.experiments.graph import Results
@@ -12,7 +15,8 @@ from fpmc.experiments.methods import NETWORK, REFERENCE, table_rows
 from fpmc.experiments.table_results import against
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing
-from fpmc.report.grid import to_picture
+
+GAP = 2                                                 # white pixels between pictures
 
 
 def experiment(lab: Lab) -> Experiment:
@@ -25,18 +29,18 @@ def experiment(lab: Lab) -> Experiment:
     def show(results: Results) -> Exhibit:
         images = {method: steps.drawn(results, each)[:shown] for method, each in batches.items()}
         judged = against(results, {m: each for m, each in batches.items() if m != REFERENCE}, batches[REFERENCE])
-        with drawing(0.82 * len(methods), 0.78 * shown + 0.7) as figure:
-            cells = figure.subplots(shown, len(methods), squeeze=False)
-            for column, (method, samples) in enumerate(images.items()):
-                for row, image in enumerate(samples):
-                    axes = cells[row, column]
-                    axes.imshow(to_picture(image), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-                    axes.set(xticks=[], yticks=[])
-                    axes.spines[:].set_visible(False)
-                label = method.label.replace("PSPC-Flex + soft", "soft").replace(" = ", "=")
-                cells[0, column].set_title(textwrap.fill(label, 11), fontsize=7, verticalalignment="bottom")
-            for row in range(shown):
-                cells[row, 0].set_ylabel(f"seed {row}", fontsize=7)
+        labels = [method.label.replace("PSPC-Flex + soft", "soft").replace(" = ", "=") for method in methods]
+        side = lab.side + GAP
+        with drawing(0.85 * len(methods), 0.85 * shown + 0.7) as figure:
+            axes = figure.add_subplot()
+            axes.imshow(_mosaic(list(images.values())).numpy(), cmap="gray", vmin=-1, vmax=1, interpolation="nearest")
+            middles = [lab.side / 2 + side * place for place in range(len(methods))]
+            axes.set_xticks(middles, [textwrap.fill(label, 12) for label in labels], fontsize=7)
+            axes.set_yticks(middles[:shown], [f"seed {row}" for row in range(shown)], fontsize=7)
+            axes.xaxis.tick_top()
+            axes.tick_params(length=0)
+            axes.grid(False)
+            axes.spines[:].set_visible(False)
         rows = [
             (method.label, *(f"{value:.2f}" for value in one.r2_per_image[:shown].tolist()))
             for method, one in judged.items()
@@ -56,3 +60,10 @@ def experiment(lab: Lab) -> Experiment:
         )
 
     return Experiment([step for each in batches.values() for step in each], show)
+
+
+def _mosaic(columns: list[Tensor]) -> Tensor:  # each (n, C, H, W) -> (rows, columns, C or none)
+    """Columns of images, clipped, with gaps between them."""
+    tiles = [torch.nn.functional.pad(column.clamp(-1, 1), (0, GAP, 0, GAP), value=1.0) for column in columns]
+    page = torch.cat([torch.cat(list(column), dim=1) for column in tiles], dim=2)[:, :-GAP, :-GAP]
+    return page[0] if len(page) == 1 else (page.movedim(0, -1) + 1) / 2

@@ -20,7 +20,7 @@ from fpmc.schedules import resolve
 from fpmc.sources import Source, Translations
 
 PLANNED = ("optimal", "ls", "els", "pspc_square")       # their plan needs no covariance and no network
-SCALES_OF_MULTISCALE = 6                                # about so many times the work of one
+MULTISCALE = 2.5                                        # times the work of PSPC-Square, about: its patches are strided
 GRADIENT = 3                                            # evaluations a gradient of the network is worth
 PRODUCTS = 5                                            # matrix products of a fine-tuning step
 TRIED = 256                                             # images on which speed is measured
@@ -82,7 +82,7 @@ def per_image(lab: Lab, method: Method, sigma: float) -> tuple[str, float]:
     if method.preset == "wiener":
         return "affine", 2.0 * lab.dimension**2
     if method.preset == "multiscale":
-        return "boxes", SCALES_OF_MULTISCALE * 2.0 * images * (lab.dimension + 6 * pixels)
+        return "boxes", MULTISCALE * 2.0 * images * (lab.dimension + 6 * pixels)
     if method.preset == "lukoianov":
         length, span, entries = lab.dimension, lab.dimension, min(patch**2, pixels) * lab.images.shape[0]
     else:

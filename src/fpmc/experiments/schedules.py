@@ -9,7 +9,7 @@ from fpmc.experiments.lab import Lab
 from fpmc.experiments.methods import ELS, LS, PSPC_FLEX, PSPC_SQUARE
 from fpmc.presets import nearest
 from fpmc.report.exhibit import Exhibit
-from fpmc.report.figure import drawing, line
+from fpmc.report.figure import drawing, line, name_levels
 from fpmc.schedules import resolve
 
 METHODS = {method.preset: method for method in (PSPC_SQUARE, LS, ELS, PSPC_FLEX)}
@@ -37,7 +37,8 @@ def experiment(lab: Lab) -> Experiment:
                 for index, (label, values) in enumerate((("ours", best), ("paper", theirs))):
                     column = [values[method, sigma] for sigma in lab.grid]
                     panel.plot(lab.grid, column, label=label, **line(index))
-                panel.set(xscale="log", xlabel="σ", title=method.label)
+                name_levels(panel, lab.grid)
+                panel.set(xlabel="σ", title=method.label)
                 panel.legend()
         rows = [
             (str(step), f"{sigma:.3g}", *(f"{v[method, sigma]:g}" for method in methods for v in (best, theirs)))

@@ -11,8 +11,8 @@ from fpmc.report.exhibit import Exhibit
 
 SIGMA = 1.09
 WORDS = {
-    "optimal": ("1", "1", "data"),
-    "wiener": ("1", "1", "N(μ, Σ)"),
+    "optimal": ("all ones", "all ones", "data"),
+    "wiener": ("all ones", "all ones", "N(μ, Σ)"),
     "ls": ("squares cut at the border", "pixel", "data"),
     "els": ("squares cut at the border", "pixel", "translated data"),
     "pspc_square": ("squares inside", "= Q", "data"),
@@ -21,8 +21,8 @@ WORDS = {
     "soft": ("fine-tuned", "fine-tuned", "data"),
     "soft-xflip": ("fine-tuned", "fine-tuned", "data ∪ flipped"),
     "soft-synthetic": ("fine-tuned", "fine-tuned", "data ∪ synthetic"),
-    "multiscale": ("squares of several sizes, 1", "fitted", "data, N(μ, Σ)"),
-    "multiscale-clean": ("squares of several sizes, 1", "fitted", "data, N(μ, Σ)"),
+    "multiscale": ("squares of several sizes, all ones", "fitted", "data, N(μ, Σ)"),
+    "multiscale-clean": ("squares of several sizes, all ones", "fitted", "data, N(μ, Σ)"),
 }
 
 

@@ -66,7 +66,7 @@ def notes(lab: Lab) -> tuple[str, ...]:
     if lab.dataset is None:
         found.append(f"{lab.images.name} is none of the paper's data sets: CIFAR-10's values are there for the order.")
     if lab.scale.dear_seeds < lab.scale.seeds:
-        found.append(f"Dear methods have the first {lab.scale.dear_seeds} of the {lab.scale.seeds} seeds.")
+        found.append(f"ELS and Lukoianov have the first {lab.scale.dear_seeds} of the {lab.scale.seeds} seeds.")
     if not lab.scale.retune:
         found.append("Soft Q and R were learned once, on the data alone, and used as they are with augmented sources.")
     if lab.scale.recipe.floor_q == 0:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from fpmc.report.run import RunDirectory
 
@@ -15,6 +17,7 @@ BLACK, BLUE, ORANGE = "#000000", "#0072B2", "#D55E00"
 COLOURS = (BLACK, BLUE, ORANGE, "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 MARKERS = "osD^vP*"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+FEW = 8                                                 # ticks that can be told apart in a small panel
 FORMATS = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}     # the same figure, the same file
 
 
@@ -22,6 +25,14 @@ def line(index: int) -> dict[str, Any]:
     """Keywords of `plot` for the line of this number."""
     i = index % len(COLOURS)
     return {"color": COLOURS[i], "marker": MARKERS[i], "linestyle": DASHES[i], "markersize": 4, "linewidth": 1.4}
+
+
+def name_levels(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic x axis with the values themselves as ticks where they are few, or powers of ten."""
+    axes.set_xscale("log")
+    if len(values) <= FEW:
+        axes.set_xticks(values, [f"{value:.2g}" for value in values])
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 @contextmanager
@@ -35,6 +46,8 @@ def drawing(width: float, height: float) -> Iterator[Figure]:
 def save(figure: Figure, run: RunDirectory, name: str) -> list[str]:
     """Write a figure as PNG, SVG and PDF into a run; returns the names of the files."""
     names = [f"{name}.{kind}" for kind in FORMATS]
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")                    # found once, it is the same for all three
     with rc_context({"svg.hashsalt": "fpmc", "svg.fonttype": "path", "pdf.fonttype": 42}):
         for file, (kind, metadata) in zip(names, FORMATS.items()):
             with run.atomic(file) as part:

@@ -10,6 +10,7 @@ from pathlib import Path
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.table import html_table
 
+PER_INCH = 4                                            # rem a figure is wide at least; a phone scrolls it
 STYLE = """
 :root { color-scheme: light; }
 * { box-sizing: border-box; }
@@ -22,21 +23,25 @@ p { margin: .4rem 0 .8rem; max-width: 46rem; }
 nav ul { padding: 0; margin: 1rem 0; list-style: none; display: flex; flex-wrap: wrap; gap: .3rem .9rem; }
 a { color: #00548a; }
 .wide { overflow-x: auto; margin: .8rem 0; -webkit-overflow-scrolling: touch; }
-.wide img { display: block; width: 100%; min-width: 34rem; max-width: 100%; height: auto; }
-@media (max-width: 36rem) { .wide img { max-width: none; } body { padding-top: 1rem; } }
+.wide img { display: block; width: 100%; height: auto; }
+@media (max-width: 36rem) { body { padding-top: 1rem; }
+  th:first-child, td:first-child { max-width: 8.5rem; padding-right: .7rem; } }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .8rem .3rem 0; text-align: right; vertical-align: top; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 8rem; }
+th, td { padding: .3rem 1rem .3rem 0; text-align: right; vertical-align: top; white-space: nowrap; }
+th { white-space: normal; vertical-align: bottom; }
+th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 7rem; position: sticky; left: 0;
+  background: #fff; }
 thead th { border-bottom: 1.5px solid #1a1a1a; font-weight: 600; }
 tbody tr + tr td { border-top: 1px solid #eee; }
 .theirs { color: #767676; font-weight: 400; }
-td.text { text-align: left; white-space: normal; }
+th.text, td.text { text-align: left; white-space: normal; }
 .note, footer, .files { font-size: .875rem; color: #555; }
 pre { background: #f5f5f5; padding: .7rem .9rem; overflow-x: auto; font-size: .8125rem; white-space: pre-wrap;
   overflow-wrap: anywhere; }
 @media print {
   body { max-width: none; font-size: 10pt; padding: 0; } nav, .files { display: none; }
-  h2 { break-after: avoid; } .wide, tr { break-inside: avoid; overflow: visible; } .wide img { min-width: 0; }
+  h2 { break-after: avoid; } .wide, tr { break-inside: avoid; overflow: visible; }
+  .wide img { min-width: 0 !important; }
   table { font-size: 8pt; } th, td { padding-right: .5rem; }
 }
 """
@@ -82,20 +87,18 @@ def page(
 def _section(exhibit: Exhibit, folder: Path) -> str:
     parts = [f'<section id="{exhibit.name}">', f"<h2>{html.escape(exhibit.title)}</h2>"]
     parts.append(f"<p>{html.escape(exhibit.caption)}</p>")
-    kinds = ["md", "tex", "csv"]
+    files = {"Markdown": "md", "LaTeX": "tex", "CSV": "csv"}
     if exhibit.figure is not None:
         data = base64.b64encode((folder / f"{exhibit.name}.png").read_bytes()).decode()
         alt = html.escape(exhibit.title, quote=True)
-        parts.append(f'<div class="wide"><img alt="{alt}" src="data:image/png;base64,{data}"></div>')
-        kinds += ["png", "svg", "pdf"]
+        least = f"min-width:{PER_INCH * exhibit.figure.get_figwidth():.0f}rem"
+        parts.append(f'<div class="wide"><img style="{least}" alt="{alt}" src="data:image/png;base64,{data}"></div>')
+        files |= {"PNG": "png", "SVG": "svg", "PDF": "pdf"}
     parts.append(f'<div class="wide">{html_table(exhibit.headers, exhibit.rows, exhibit.grey)}</div>')
     parts += [f'<p class="note">{html.escape(note)}</p>' for note in exhibit.notes]
-    parts.append(f'<p class="files">{" ".join(_link(f"{exhibit.name}.{kind}") for kind in kinds)}</p></section>')
+    links = " ".join(f'<a href="{exhibit.name}.{kind}">{title}</a>' for title, kind in files.items())
+    parts.append(f'<p class="files">{links}</p></section>')
     return "\n".join(parts)
-
-
-def _link(name: str) -> str:
-    return f'<a href="{html.escape(name, quote=True)}">{html.escape(name)}</a>'
 
 
 def _facts(values: Mapping[str, str]) -> str:

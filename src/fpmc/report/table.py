@@ -49,10 +49,12 @@ def latex(headers: Sequence[str], rows: Rows, grey: Collection[int] = ()) -> str
 
 
 def html_table(headers: Sequence[str], rows: Rows, grey: Collection[int] = ()) -> str:
-    """The same table for a page; grey columns have the class "theirs"."""
+    """The same table for a page; grey columns have the class "theirs", columns of words the class "text"."""
+    words = [any(row[i][:1].isalpha() for row in rows) for i in range(len(headers))]
 
     def cells(tag: str, row: Sequence[str]) -> str:
-        marks = [' class="theirs"' if i in grey else "" for i in range(len(row))]
+        classes = ["theirs" if i in grey else "text" if words[i] else "" for i in range(len(row))]
+        marks = [f' class="{name}"' if name else "" for name in classes]
         return "<tr>" + "".join(f"<{tag}{m}>{html.escape(cell)}</{tag}>" for m, cell in zip(marks, row)) + "</tr>"
 
     body = "\n".join(cells("td", row) for row in rows)

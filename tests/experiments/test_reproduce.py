@@ -1,0 +1,134 @@
+"""All experiments at a tiny size: every file, nothing twice, and the same tables after interruptions."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from experiments.tiny import TINY, small_lab, small_network
+from fpmc.experiments import EXPERIMENTS, choose, graph, steps
+from fpmc.experiments.experiment import load
+from fpmc.experiments.graph import Cache
+from fpmc.experiments.lab import Lab
+from fpmc.experiments.reproduce import clock, forecast, reproduce
+from fpmc.report.run import RunDirectory
+
+FIGURES = {"fig-q", "fig-finetuning", "fig-augment", "fig-samples", "schedules"}
+
+
+def tables(folder: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for kind in ("md", "csv", "tex") for file in sorted(folder.glob(f"*.{kind}"))}
+
+
+def go(lab: Lab, names: list[str] | tuple[str, ...], folder: Path, cache: Path | None = None) -> dict[str, str]:
+    run = RunDirectory(folder, {}, command="reproduce")
+    reproduce(lab, names, run, Cache(cache or folder / "cache"), command="fpmc reproduce")
+    return tables(folder)
+
+
+def test_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lab, out = small_lab(), tmp_path / "run"
+    go(lab, choose(["all"]), out)
+    for name in EXPERIMENTS:
+        assert (out / f"{name}.md").read_text().count("\n") >= 3
+        kinds = {file.suffix for file in out.glob(f"{name}.*")}
+        assert kinds == {".md", ".csv", ".tex"} | ({".png", ".svg", ".pdf"} if name in FIGURES else set())
+    page = (out / "index.html").read_text()
+    assert page.count("<section") == len(EXPERIMENTS)
+    assert page.count("data:image/png;base64,") == len(FIGURES)
+    assert "http" not in page
+    assert "<script" not in page
+    assert "0.76 ± 0.00" in page                        # the paper's best on CIFAR-10, in grey
+    found = json.loads((out / "metrics.json").read_text())
+    assert set(found) == set(EXPERIMENTS)
+    rows = {row["method"]: row for row in found["table-results"]}
+    assert rows["ddpmpp"]["images"] == 4
+    assert rows["els"]["images"] == 2                   # a dear one
+    assert all(-5 < row["r2"] <= 1 and row["mse"] > 0 for row in rows.values())
+    assert {"multiscale", "soft-synthetic", "lukoianov"} <= set(rows)
+    assert {row["tau"] for row in found["table-tau"]} == {0.02, 0.05}
+    assert rows["lukoianov"]["r2"] == next(row["r2"] for row in found["table-tau"] if row["tau"] == 0.05)
+
+    # Again: every step has its result, so none is computed and nothing is left to predict.
+    monkeypatch.setattr(Cache, "put", lambda *_: pytest.fail("computed again"))
+    before = tables(out)
+    assert go(lab, ["table-results"], out) == before
+    again = forecast(lab, choose(["all"]), Cache(out / "cache"))
+    assert all(each.cached == each.units and each.seconds == 0 for each in again)
+
+
+NAMES = ("fig-finetuning", "table-results")
+ONLY = ("ls", "pspc_flex", "soft-synthetic")
+
+
+def test_interrupted_twice_the_tables_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = go(small_lab(only=ONLY), NAMES, tmp_path / "whole")
+    done, put = Counter(), Cache.put
+
+    def interrupted(self, step, made, seconds):
+        done[step.key] += 1
+        if len(done) in (9, 40) and done[step.key] == 1:
+            raise KeyboardInterrupt                     # the work is done, the result is not kept yet
+        return put(self, step, made, seconds)
+
+    monkeypatch.setattr(Cache, "put", interrupted)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            go(small_lab(only=ONLY), NAMES, tmp_path / "broken")
+    assert go(small_lab(only=ONLY), NAMES, tmp_path / "broken") == whole
+    assert sorted(done.values())[-3:] == [1, 2, 2]      # one unit was lost each time
+
+
+def test_an_interrupted_level_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lab = small_lab(only=("soft",))
+    whole = go(lab, ["table-results"], tmp_path / "whole")
+    train, seen = steps.train_level, []
+
+    def broken(level, *rest):
+        for record in train(level, *rest):
+            seen.append(record.step)
+            if seen == [1]:
+                raise KeyboardInterrupt
+            yield record
+
+    monkeypatch.setattr(steps, "train_level", broken)
+    with pytest.raises(KeyboardInterrupt):
+        go(lab, ["table-results"], tmp_path / "broken")
+    assert go(lab, ["table-results"], tmp_path / "broken") == whole
+    assert seen == [1, 2]
+
+
+def test_another_network_changes_what_depends_on_it(tmp_path: Path):
+    computed = []
+    other = {"reference": small_network(8, 7), "stamps": {"network": "a", "reference": "c"}}
+    for lab in (small_lab(only=ONLY), small_lab(only=ONLY, **other)):
+        records = graph.run(load("table-results", lab).steps, lab, Cache(tmp_path), graph.Results())
+        computed.append({done.step.kind for done in records if not done.cached})
+    assert "samples/ls" in computed[0]
+    assert computed[1] == {"samples/reference"}
+
+
+def test_no_test_split_means_network_samples(tmp_path: Path):
+    lab = small_lab(held_out=None)
+    assert [step.name for step in steps.error(lab, steps.Method("ls", "LS", "ls"), lab.grid[10]).inputs[0].inputs] == [
+        "synthetic images/seed 1"
+    ]
+    assert len(lab.held_out) == TINY.held_out
+    assert not set(lab.held_out.ids.tolist()) & set(lab.synthetic(0.25).ids.tolist())   # others than those that augment
+    assert not set(lab.tuning.ids.tolist()) & set(lab.judging.ids.tolist())
+
+
+def test_names_are_checked_and_put_in_order():
+    assert choose(["table-tau", "fig-q"]) == ("fig-q", "table-tau")
+    assert choose(["all"]) == tuple(EXPERIMENTS)
+    with pytest.raises(ValueError, match="did you mean 'fig-augment'"):
+        choose(["fig-augments"])
+    with pytest.raises(ValueError, match="at least one"):
+        choose([])
+
+
+def test_durations_as_people_say_them():
+    assert [clock(s) for s in (2.25, 300, 7260)] == ["2.2 s", "5 min", "2 h 01 min"]
