@@ -15,6 +15,7 @@ from engine.problems import SIGMAS, close, truth
 from fpmc import InputError, presets
 from fpmc.collection import FPMC
 from fpmc.images import ImageSet
+from fpmc.networks import SensitivityMaps, load_maps, save_maps
 from fpmc.sources import Source
 from fpmc.wiener import fit_gaussian
 
@@ -252,6 +253,18 @@ def test_wiener_maps_of_dead_pixels_look_at_themselves() -> None:
         sensitivity = presets.wiener_maps(gaussian, sigma)
         close(sensitivity[1:], torch.from_numpy(bruteforce.wiener_maps(sigma, x))[1:], 1e-9)
         assert torch.equal(sensitivity[0].flatten(1), torch.eye(36, dtype=torch.float64)[:6])
+
+
+def test_shipped_maps_are_the_default_for_images_of_their_name(tmp_path, monkeypatch) -> None:
+    images, z = data((1, 6, 6)), torch.randn(2, 1, 6, 6)
+    assert presets.pspc_flex(images, schedule=0.6).name == "PSPC-Flex (Wiener maps)"
+    monkeypatch.setattr(presets, "MAPS", tmp_path)
+    monkeypatch.setattr("fpmc.networks.mapfile.MAPS", tmp_path)
+    save_maps(SensitivityMaps({1.1: maps((1, 6, 6))}, {1.1: 1}, {1.1: 0.0}), tmp_path / "images-ddpmpp.safetensors")
+    shipped = presets.pspc_flex(images, schedule=0.6)
+    assert shipped.name == "PSPC-Flex"
+    given = load_maps(tmp_path / "images-ddpmpp.safetensors")
+    assert torch.equal(shipped(z, 1.1), presets.pspc_flex(images, maps=given, schedule=0.6)(z, 1.1))
 
 
 def test_maps_are_taken_at_the_nearest_level() -> None:

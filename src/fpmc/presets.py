@@ -14,6 +14,8 @@ from torch import Tensor
 from fpmc.collection import FPMC, Collection
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
+from fpmc.networks import load_maps
+from fpmc.networks.shipped import MAPS
 from fpmc.precision import Full, Precision, Squares, Vectors
 from fpmc.response import SameAsQ, one_hot, pixel
 from fpmc.schedules import Schedule, resolve
@@ -68,13 +70,16 @@ def pspc_square(images: Images, *, schedule: Schedule = None, stride: int = 1) -
     return _by_size("PSPC-Square", "pspc_square", source, schedule, True, make)
 
 
-def pspc_flex(images: Images, *, maps: Maps | Literal["wiener"], schedule: Schedule = None) -> FPMC:
+def pspc_flex(images: Images, *, maps: Maps | Literal["wiener"] | None = None, schedule: Schedule = None) -> FPMC:
     """PSPC-Flex (App. A.1.2): the pixels that hold a share τ(t) of each sensitivity map, r = q.
 
     maps: (H, W, H, W), maps[y, x] for output pixel (y, x), or {σ: that}; "wiener" takes the Wiener filter's own
-    sensitivities, which need no network.
+    sensitivities, which need no network. None: those of the DDPM++ shipped for images of this name, else "wiener".
     """
     source = as_source(images)
+    if maps is None:
+        shipped = f"{source.parts[0].name}-ddpmpp"
+        maps = load_maps(shipped) if (MAPS / f"{shipped}.safetensors").is_file() else "wiener"
     taus = resolve(schedule, "pspc_flex", source.shape)
     if isinstance(maps, str) and maps != "wiener":
         raise InputError(f"maps {maps!r} is unknown; give a tensor (H, W, H, W), a dict {{sigma: tensor}} or 'wiener'")
@@ -134,7 +139,7 @@ def multiscale(
     shape: Shape | Sequence[Shape] = "square",
     gaussian: bool = True,
     stride: int | None = None,
-    maps: Maps | Literal["wiener"] = "wiener",
+    maps: Maps | Literal["wiener"] | None = None,
 ) -> FPMC:
     """Beyond the paper: one collection with several patch sizes, the optimal denoiser and the Wiener filter.
 

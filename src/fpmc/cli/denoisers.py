@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 TABLE1 = ("optimal", "wiener", "ls", "els", "pspc_square", "pspc_flex", "lukoianov")
 PRESETS = (*TABLE1, "multiscale")
-DEFAULTS: dict[str, dict[str, Any]] = {"pspc_flex": {"maps": "wiener"}}  # maps that need no network
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Spec:
         from fpmc import presets
         from fpmc.networks.mapfile import load_maps
 
-        options = {**DEFAULTS.get(self.name, {}), **self.options}
+        options = dict(self.options)
         if options.get("maps", "wiener") != "wiener":
             options["maps"] = load_maps(options["maps"])
         return getattr(presets, self.name)(images, **options)

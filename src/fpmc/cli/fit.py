@@ -28,7 +28,7 @@ class Config(SourceOptions):
     shape: tuple[Literal["square", "ls", "flex", "lukoianov"], ...] = ("square",)   # of the patches
     sizes: tuple[float, ...] = ()                   # patch sizes or thresholds of one shape; none: five of each
     gaussian: bool = True                           # the Wiener filter takes part
-    maps: str = "wiener"                            # sensitivity maps for the shape flex: a file of `fpmc maps`
+    maps: str | None = None                         # for the shape flex: a file of `fpmc maps`, or "wiener"
     per: Literal["group", "channel", "pixel"] = "group"     # one weight per size, or one for each channel or pixel
     sigmas: tuple[float, ...] = ()                  # noise levels; none: the 18-step EDM grid
     count: int = 512                                # noisy images per level
@@ -61,7 +61,7 @@ def main(args: list[str]) -> None:
         shape=config.shape,
         sizes=config.sizes or None,
         gaussian=config.gaussian,
-        maps="wiener" if config.maps == "wiener" else load_maps(config.maps),
+        maps=config.maps if config.maps in (None, "wiener") else load_maps(config.maps),  # pyright: ignore
     )
     run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="fit")
     found: dict[float, Fit] = {}
