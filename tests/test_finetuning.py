@@ -17,7 +17,6 @@ from fpmc.group import Group
 from fpmc.images import ImageSet
 from fpmc.precision import Full, Squares
 from fpmc.response import SameAsQ
-from fpmc.response import Vectors as ResponseVectors
 from fpmc.sources import Gaussian, Source
 
 pytestmark = pytest.mark.usefixtures("one_thread")    # bits depend on how sums are shared
@@ -166,9 +165,10 @@ def several(images: ImageSet, source: Source | None = None) -> Collection:
     source = source or Source(images)
     small, large = Squares(2, 8, 8, inside=True), Squares(5, 8, 8, inside=True)
     gaussian = presets.wiener(images).at(1.0).groups[0].source
-    half = ResponseVectors(torch.full((1, 1, 8, 8), 0.5))
     return Collection.of(
-        Group(small, SameAsQ(small), source), Group(large, SameAsQ(large), source), Group(Full(8, 8), half, gaussian)
+        Group(small, SameAsQ(small), source),
+        Group(large, SameAsQ(large), source).scaled(torch.linspace(0.1, 2, 8)[None, None]),
+        Group(Full(8, 8), SameAsQ(Full(8, 8)), gaussian).scaled(0.5),
     )
 
 

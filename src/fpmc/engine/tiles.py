@@ -88,10 +88,12 @@ def logits(s, log_weights, tile, scale, ends, places, values, kept, top):
 def weigh(kept, top, mass):
     """kept = exp(kept − top), and its sum so far in `mass`."""
     for ell in range(len(top)):
+        together = splat(np.float32(0))
         for row in range(VECTORS * ell, VECTORS * (ell + 1)):
             share = larger(exp(load(kept, row) - splat(top[ell])) - splat(NEGLIGIBLE), splat(np.float32(0)))
-            mass[ell] += total(share)
+            together = together + share
             store(kept, row, share)
+        mass[ell] += total(together)
 
 
 @njit(**KERNEL)
