@@ -54,6 +54,7 @@ def main(args: list[str]) -> None:
     if config.max_size is not None and config.max_size < 1:
         raise InputError(f"max_size must be at least 1, got {config.max_size}")
 
+    from fpmc.experiments.experiment import load
     from fpmc.experiments.graph import Cache
     from fpmc.experiments.lab import Lab
     from fpmc.experiments.reproduce import forecast, reproduce
@@ -66,15 +67,18 @@ def main(args: list[str]) -> None:
         held_out=config.held_out, maps=config.maps, dataset=config.dataset, max_size=config.max_size,
         only=config.methods, device=config.device,
     )
+    experiments = load(names, lab)
     place = config.cache or config.outdir / "cache"
     if config.dry_run:
-        print(table_of(forecast(lab, names, Cache(place, print))))
+        print(table_of(forecast(lab, experiments, Cache(place, print))))
         return
     settings = {name: value for name, value in asdict(config).items() if name not in OWN}
     free = tuple(name for name in settings if name not in ("data", "scale"))
     run = RunDirectory(config.outdir, settings | {"names": names}, command="reproduce", free=(*free, "names"))
     with _bar() as progress:
-        exhibits = reproduce(lab, names, run, Cache(place, run.say), command=command_of(config), progress=progress)
+        exhibits = reproduce(
+            lab, experiments, run, Cache(place, run.say), command=command_of(config), progress=progress
+        )
     for exhibit in exhibits:
         run.say(f"\n{exhibit.title}\n{plain(exhibit.headers, exhibit.rows)}")
     run.say(f"\n{run.path / 'index.html'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -19,6 +19,6 @@ class Experiment:
     show: Callable[[Results], Exhibit]
 
 
-def load(name: str, lab: Lab) -> Experiment:
-    """The experiment of this name (see `EXPERIMENTS`), for these data and networks."""
-    return import_module(f"fpmc.experiments.{name.replace('-', '_')}").experiment(lab)
+def load(names: Iterable[str], lab: Lab) -> list[Experiment]:
+    """The experiments of these names (see `EXPERIMENTS`), for these data and networks."""
+    return [import_module(f"fpmc.experiments.{name.replace('-', '_')}").experiment(lab) for name in names]

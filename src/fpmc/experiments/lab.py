@@ -25,7 +25,7 @@ from fpmc.process import Denoiser, edm_grid
 from fpmc.schedules import read_table
 
 T = TypeVar("T")
-REMEMBERED = 8                                          # denoisers and augmented sets kept in memory
+REMEMBERED = 32                                         # denoisers and augmented sets kept in memory
 DECAY_FROM = {"ffhq": 4.37, "afhq": 8.03}               # App. C.3; 1.92 elsewhere
 HELD_OUT_SEED = 1                                       # of synthetic images; those that augment have 0
 

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from fpmc import presets, storage
 from fpmc.augmentation import augment, from_recipe
 from fpmc.collection import FPMC, Collection
@@ -107,6 +109,8 @@ def build(lab: Lab, method: Method, inputs: Inputs) -> Denoiser:
     """The denoiser; `inputs` are the results of the steps that it depends on (`steps.needs`)."""
     if method.preset in ("network", "reference"):
         return lab.network if method.preset == "network" else lab.reference
+    if method.preset == "pspc_flex" and method.value is not None:
+        return _build(lab, method, inputs)              # masks of a level and threshold that are wanted once
     key = (Method.of(method.settings()), tuple(sorted(str(result.path) for result in inputs.values())))
     return lab.recall(key, lambda: _build(lab, method, inputs))
 
@@ -122,7 +126,8 @@ def _build(lab: Lab, method: Method, inputs: Inputs) -> FPMC:
     if method.tau is not None:
         options["tau"] = method.tau
     if method.preset == "pspc_flex":
-        options["maps"] = lab.maps or _levels(inputs, "maps", lambda result: result["maps"])
+        found = lab.maps or _levels(inputs, "maps", lambda result: result["maps"])
+        options["maps"] = found or torch.ones(()).expand(2 * lab.images.shape[1:])     # τ = 1 needs no map at all
     return getattr(presets, method.preset)(source_of(lab, method), **options)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fpmc.experiments import predict
-from fpmc.experiments.experiment import load
+from fpmc.experiments.experiment import Experiment
 from fpmc.experiments.graph import Cache, Results, Step, ordered, run
 from fpmc.experiments.lab import Lab
 from fpmc.report.exhibit import Exhibit
@@ -26,9 +26,9 @@ class Forecast:
     memory: float                                       # bytes, of the largest
 
 
-def forecast(lab: Lab, names: Sequence[str], cache: Cache) -> list[Forecast]:
+def forecast(lab: Lab, experiments: Sequence[Experiment], cache: Cache) -> list[Forecast]:
     """What `reproduce` would do, by kind of step, on this machine."""
-    steps = ordered(step for name in names for step in load(name, lab).steps)
+    steps = ordered(step for experiment in experiments for step in experiment.steps)
     seconds = _predicted(lab, steps, cache)
     kinds: dict[str, list[Step]] = {}
     for step in steps:
@@ -44,7 +44,7 @@ def forecast(lab: Lab, names: Sequence[str], cache: Cache) -> list[Forecast]:
 
 def reproduce(
     lab: Lab,
-    names: Sequence[str],
+    experiments: Sequence[Experiment],
     directory: RunDirectory,
     cache: Cache,
     *,
@@ -52,12 +52,11 @@ def reproduce(
     progress: Callable[[str, float, float], object] = lambda *_: None,     # (step, seconds done, seconds in all)
 ) -> list[Exhibit]:
     """Run experiments, each to its tables and figures as soon as it is done; index.html has all so far."""
-    experiments = {name: load(name, lab) for name in names}
-    steps = [step for experiment in experiments.values() for step in experiment.steps]
+    steps = [step for experiment in experiments for step in experiment.steps]
     seconds = _predicted(lab, ordered(steps), cache)
     total, done = sum(seconds.values()), 0.0
     results, spent, exhibits = Results(), {}, []
-    for experiment in experiments.values():
+    for experiment in experiments:
         for step, result, cached in run(experiment.steps, lab, cache, results):
             spent[step.key] = (step.kind, result.seconds)
             if not cached:

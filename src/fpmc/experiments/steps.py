@@ -244,7 +244,7 @@ def score(
         assert isinstance(denoiser, FPMC)
         return denoiser
 
-    found = list(calibrate(make, values, lab.network, lab.tuning, sigmas=[sigma]))
+    found = list(calibrate(make, values, lab.network, lab.tuning, sigmas=[sigma], count=count))
     return Made({}, {"sigma": sigma, "values": values, "mse": [each.mse for each in found]})
 
 

@@ -1,0 +1,54 @@
+"""Predictions: counted work in the right proportions, and a speed for every kind of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.tiny import TINY, small_lab
+from fpmc.collection import FPMC
+from fpmc.engine import Task
+from fpmc.experiments import EXPERIMENTS, predict, steps
+from fpmc.experiments.experiment import load
+from fpmc.experiments.graph import Work, ordered
+from fpmc.experiments.lab import Lab
+from fpmc.experiments.methods import LS, NETWORK, PSPC_FLEX, build
+from fpmc.finetuning import Recipe
+
+
+def test_a_sample_is_an_evaluation_at_the_ends_and_two_in_between(lab: Lab):
+    assert predict.samples(lab, NETWORK, 3).amounts == {"network": 3 * 35}
+    assert predict.synthetic(lab, 10).amounts == {"network": 350}
+
+
+def test_work_is_the_plans_where_it_is_cheap_to_plan(lab: Lab):
+    sigma = lab.level(1.09)
+    denoiser = build(lab, LS, {})
+    assert isinstance(denoiser, FPMC)
+    step = denoiser.at(sigma).plan(Task(sigma, predict.BATCH)).steps[0]
+    assert predict.calls(lab, LS, [sigma], 7).amounts == {step.kernel: 7 * step.work}
+
+
+def test_more_images_more_work(lab: Lab):
+    sigma = lab.level(1.09)
+    kind, amount = predict.per_image(lab, PSPC_FLEX, sigma)
+    assert predict.per_image(lab, replace(PSPC_FLEX, augment="xflip"), sigma) == (kind, 2 * amount)
+    assert kind == "rows"
+    assert predict.per_image(lab, PSPC_FLEX, 80.0)[0] == "full"
+    dense = small_lab(scale=replace(TINY, recipe=Recipe()))
+    assert predict.per_image(dense, replace(PSPC_FLEX, soft="qr"), sigma)[0] == "matrix"
+
+
+def test_seconds_are_work_over_speed():
+    assert predict.seconds(Work({"rows": 10.0, "network": 4.0}), {"rows": 5.0, "network": 8.0}) == pytest.approx(2.5)
+
+
+def test_every_step_can_be_predicted(lab: Lab):
+    works = [step.predict() for step in ordered(step for one in load(EXPERIMENTS, lab) for step in one.steps)]
+    kinds = {kind for work in works for kind in work.amounts}
+    assert {"network", "reference", "matrix", "affine", "full", "boxes", "rows", "shifts"} == kinds
+    speeds = predict.measure(lab, sorted(kinds))
+    assert min(speeds.values()) > 0
+    assert all(work.memory > 0 for work in works)
+    assert steps.maps(lab, 1.0).predict().amounts["network"] > lab.dimension
