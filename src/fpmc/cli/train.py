@@ -51,6 +51,7 @@ class Train:
     p_std: float = 1.2                                  # standard deviation of ln σ
     xflip: bool = False                                 # mirror half of the images
     target: Literal["clean", "posterior"] = "clean"     # "posterior": E[x | z] at high σ, the same loss with less noise
+    posterior_from: float = 1.0                         # from which σ on
     seed: int = 0                                       # decides weights, order and noise
     validation: int = 512                               # held-out images in the loss by noise level
     save_minutes: float = 5.0                           # time between checkpoints

@@ -26,7 +26,6 @@ from fpmc.networks.precond import EDMPrecond
 from fpmc.process import Denoiser
 
 VALIDATION_SIGMAS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
-POSTERIOR_FROM = 1.0  # below, E[x | z] over a finite set is x itself, or nearly
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,11 @@ class Recipe:
     p_std: float = 1.2
     xflip: bool = False  # mirror half of the images; off, because the analytic denoisers model unflipped data
     target: Literal["clean", "posterior"] = "clean"  # what the network is drawn to, see `train`
+    posterior_from: float = 1.0  # noise level below which E[x | z] over a finite set is x itself, or nearly
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("images", "batch", "rate", "clip", "ema_halflife", "ema_rampup", "p_std"):
+        for name in ("images", "batch", "rate", "clip", "ema_halflife", "ema_rampup", "p_std", "posterior_from"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, got {getattr(self, name)}")
         if self.warmup < 0 or self.seed < 0:
@@ -144,7 +144,7 @@ def train(
 
     Given x, z scatters about the posterior mean E[x | z], which is what the loss draws the network to. With the target
     "posterior" the network is drawn there at once: `optimal`, the optimal denoiser of the same images, gives E[x | z]
-    where σ ≥ POSTERIOR_FROM. The expected gradient is the same; the scatter of x, most of its noise at high σ, is gone.
+    where σ ≥ posterior_from. The expected gradient is the same; the scatter of x, most of its noise at high σ, is gone.
 
     Two thirds of a step are convolutions; `torch.compile` made it no faster on a CPU, for minutes of compilation.
     """
@@ -162,7 +162,7 @@ def train(
         began = time.process_time()
         x, sigma, noise, labels = draw(images, recipe, state.step, net.label_dim)
         z = x + sigma.reshape(-1, 1, 1, 1) * noise
-        high = sigma >= POSTERIOR_FROM
+        high = sigma >= recipe.posterior_from
         if recipe.target == "posterior" and optimal is not None and bool(high.any()):
             x[high] = optimal(z[high], sigma[high])
         x, z, sigma = x.to(device), z.to(device), sigma.to(device)
