@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from fpmc.experiments.lab import Lab
 from fpmc.experiments.reproduce import clock, forecast, reproduce
 from fpmc.report.run import RunDirectory
 
-FIGURES = {"fig-q", "fig-finetuning", "fig-augment", "fig-samples", "schedules"}
+FIGURES = {name for name in EXPERIMENTS if name.startswith("fig-")} | {"schedules"}
 
 
 def tables(folder: Path) -> dict[str, str]:
@@ -109,6 +110,12 @@ def test_another_network_changes_what_depends_on_it(tmp_path: Path):
         computed.append({done.step.kind for done in records if not done.cached})
     assert "samples/ls" in computed[0]
     assert computed[1] == {"samples/reference"}
+
+
+def test_more_seeds_than_denoisers_in_the_picture(tmp_path: Path):
+    lab = small_lab(only=("optimal",), scale=replace(TINY, seeds=4, dear_seeds=4, shown=4))
+    go(lab, ["fig-samples"], tmp_path / "run")
+    assert (tmp_path / "run" / "fig-samples.md").read_text().splitlines()[0].count("seed") == 4
 
 
 def test_no_test_split_means_network_samples(tmp_path: Path):

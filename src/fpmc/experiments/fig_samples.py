@@ -31,11 +31,11 @@ def experiment(lab: Lab) -> Experiment:
         judged = against(results, {m: each for m, each in batches.items() if m != REFERENCE}, batches[REFERENCE])
         labels = [method.label.replace("PSPC-Flex + soft", "soft").replace(" = ", "=") for method in methods]
         side = lab.side + GAP
-        with drawing(0.85 * len(methods), 0.85 * shown + 0.7) as figure:
+        with drawing(0.85 * len(methods) + 0.6, 0.85 * shown + 0.5) as figure:
             axes = figure.add_subplot()
             axes.imshow(_mosaic(list(images.values())).numpy(), cmap="gray", vmin=-1, vmax=1, interpolation="nearest")
-            middles = [lab.side / 2 + side * place for place in range(len(methods))]
-            axes.set_xticks(middles, [textwrap.fill(label, 12) for label in labels], fontsize=7)
+            middles = [lab.side / 2 + side * place for place in range(max(shown, len(methods)))]
+            axes.set_xticks(middles[: len(methods)], [textwrap.fill(label, 12) for label in labels], fontsize=7)
             axes.set_yticks(middles[:shown], [f"seed {row}" for row in range(shown)], fontsize=7)
             axes.xaxis.tick_top()
             axes.tick_params(length=0)

@@ -148,7 +148,7 @@ def _soft(lab: Lab, method: Method, inputs: Inputs) -> FPMC:
     binary = build(lab, replace(method, soft=""), {name: inputs[name] for name in inputs if name.startswith("maps")})
     assert isinstance(binary, FPMC)
     levels = _levels(inputs, "soft", lambda result: result)
-    largest = max(result.path.stat().st_size for result in levels.values())
+    largest = max((result.path.stat().st_size for result in levels.values()), default=1)
 
     @lru_cache(maxsize=max(2, SOFT_BYTES // (8 * largest)))     # files hold packed and 0-free vectors
     def learned(level: float) -> Collection:
@@ -171,7 +171,7 @@ def _multiscale(lab: Lab, inputs: Inputs) -> FPMC:
     def at(level: float) -> Collection:
         return weigh(collections.at(level), fitted[level]["weights"])
 
-    return FPMC(lambda sigma: at(lab.level(sigma)), name="Multi-scale")
+    return FPMC(lambda sigma: at(presets.nearest(fitted, sigma)), name="Multi-scale")
 
 
 def multiscale(lab: Lab) -> FPMC:

@@ -20,8 +20,8 @@ from fpmc.schedules import resolve
 from fpmc.sources import Source, Translations
 
 PLANNED = ("optimal", "ls", "els", "pspc_square")       # their plan needs no covariance and no network
-MULTISCALE = 2.5                                        # times the work of PSPC-Square, about: its patches are strided
-GRADIENT = 3                                            # evaluations a gradient of the network is worth
+MULTISCALE = 0.75                                       # times the work of PSPC-Square: its patches are strided
+GRADIENT = 1.2                                          # evaluations a gradient of the network is worth, in batches
 PRODUCTS = 5                                            # matrix products of a fine-tuning step
 TRIED = 256                                             # images on which speed is measured
 BATCH = 4                                               # and noisy images
@@ -41,7 +41,7 @@ def calls(lab: Lab, method: Method, sigmas: Iterable[float], count: int) -> Work
     return Work(amounts, _memory(lab, method))
 
 
-def asking(lab: Lab, count: int) -> Work:
+def asking(lab: Lab, count: float) -> Work:
     """Network evaluations."""
     return Work({"network": float(count)}, 64 * 2**20)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from fpmc.experiments import predict
 from fpmc.experiments.experiment import Experiment
@@ -93,13 +94,24 @@ def _page(
             "held out": held_out,
             "sampling": f"Heun, {lab.steps} noise levels from 80 to 0.002, ρ = 7",
             **{f"sha256 of {name}": stamp[:16] for name, stamp in lab.stamps.items()},
-            **{name: str(value) for name, value in asdict(lab.scale).items()},
+            **{name.replace("_", " "): _text(value) for name, value in asdict(lab.scale).items()},
         },
         "Machine and versions": {name: str(value) for name, value in (environment() | versions()).items()},
         "Time": {"all steps": clock(sum(times.values())), **{kind: clock(seconds) for kind, seconds in times.items()}},
     }
     lead = f"{len(images):,} images of {images.name} ({shape}), {lab.scale.name} scale, made with fpmc."
     return page("Filtered posterior mean collections", lead, exhibits, folder=folder, command=command, facts=facts)
+
+
+def _text(value: Any) -> str:
+    """A setting as one would say it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name.replace('_', ' ')} {_text(each)}" for name, each in value.items())
+    if isinstance(value, tuple):
+        return " ".join(map(_text, value))
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "yes", False: "no"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def clock(seconds: float) -> str:
