@@ -60,9 +60,10 @@ class Recipe:
                 raise InputError(f"{name} {getattr(self, name)} must be finite and not negative")
 
 
-# A schedule of 18 levels with 784 estimators of 784 entries each takes 1.2e14 multiply-adds: half an hour of two cores.
+# Two cores: zeros stay 0, which makes a step several times cheaper, and a lower rate makes up for the small batch.
 LAPTOP = Recipe(
-    steps=100, batch=24, monte_carlo=1000, validate_every=25, validation=64, validation_source=2000, patience=3
+    steps=60, batch=24, rate=0.02, monte_carlo=1000, floor_q=0.0, floor_r=0.0,
+    validate_every=20, validation=128, validation_source=2000, patience=3,
 )
 
 

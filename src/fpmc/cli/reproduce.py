@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -38,6 +38,8 @@ class Config(DataOptions):
     maps: str | None = None                         # sensitivity maps of the network; none: shipped or computed
     dataset: Literal["cifar10", "ffhq", "afhq"] | None = None   # whose schedules and values; none: told by the name
     methods: tuple[str, ...] = ()                   # only these rows of the results, e.g. ls pspc_flex soft
+    points: int | None = None                       # noisy images per level in figures of errors, not the scale's
+    seeds: int | None = None                        # samples of each denoiser, not the scale's
     outdir: Path = Path("runs/reproduce")           # run directory to write or to go on with
     cache: Path | None = None                       # where results of steps are kept; none: --outdir/cache
     device: str = "cpu"                             # of networks and denoisers
@@ -62,8 +64,11 @@ def main(args: list[str]) -> None:
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import plain
 
+    changes = {name: value for name in ("points", "seeds") if (value := getattr(config, name)) is not None}
+    if wrong := [f"{name} {value}" for name, value in changes.items() if value < 2]:
+        raise InputError(f"{wrong[0]}: a standard error needs at least 2")
     lab = Lab.open(
-        config.data, SCALES[config.scale], network=config.network, reference=config.reference,
+        config.data, replace(SCALES[config.scale], **changes), network=config.network, reference=config.reference,
         held_out=config.held_out, maps=config.maps, dataset=config.dataset, max_size=config.max_size,
         only=config.methods, device=config.device,
     )

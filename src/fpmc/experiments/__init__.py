@@ -15,6 +15,7 @@ EXPERIMENTS = {
     "table-results": "r² and MSE of samples against NCSN++ from the same seeds, all denoisers (Table 2)",
     "fig-samples": "samples, the same seed in the same row, a column per denoiser (Figure 4)",
     "table-tau": "Lukoianov with τ = 0.02 and 0.05 (App. C.1)",
+    "fig-multiscale": "error by noise level, every method beside multi-scale collections (beyond the paper)",
     "schedules": "our calibrated s(t), τ(t) beside the paper's tables (App. C.1)",
 }
 

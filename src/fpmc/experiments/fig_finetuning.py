@@ -11,18 +11,19 @@ from fpmc.experiments.lab import Lab
 from fpmc.experiments.methods import PSPC_FLEX, PSPC_SQUARE, lukoianov, paper_tau
 from fpmc.metrics import standard_error
 from fpmc.report.exhibit import Exhibit
-from fpmc.report.figure import BLACK, BLUE, ORANGE, drawing, name_levels
+from fpmc.report.figure import BLACK, BLUE, GREEN, ORANGE, drawing, name_levels
 from fpmc.report.table import plus_minus
 
 LOOKS = {
     "": {"color": BLACK, "marker": "o", "linestyle": "-", "label": "binary"},
     "q": {"color": BLUE, "marker": "s", "linestyle": "--", "label": "soft Q"},
     "r": {"color": ORANGE, "marker": "^", "linestyle": "-.", "label": "soft R"},
+    "qr": {"color": GREEN, "marker": "D", "linestyle": ":", "label": "soft Q and R"},
 }
 
 
 def experiment(lab: Lab) -> Experiment:
-    """Errors of three methods, each as it is, with Q learned, and with R learned."""
+    """Errors of three methods, each as it is, with Q learned, with R learned, and with both."""
     wanted = lab.grid if lab.scale.tuned is None else lab.scale.tuned
     sigmas = list(dict.fromkeys(lab.level(sigma) for sigma in wanted))
     methods = (PSPC_SQUARE, PSPC_FLEX, lukoianov(paper_tau(lab)))
@@ -37,7 +38,7 @@ def experiment(lab: Lab) -> Experiment:
             panels = figure.subplots(2, len(methods), sharex=True, sharey="row", squeeze=False)
             for column, method in enumerate(methods):
                 for panel, soft in zip(panels[:, column], ("q", "r")):
-                    for which in ("", soft):
+                    for which in ("", soft, "qr"):
                         mean = [errors[method, which, sigma].mean().item() for sigma in sigmas]
                         panel.plot(sigmas, mean, markersize=4, linewidth=1.4, **LOOKS[which])
                     name_levels(panel, sigmas)
@@ -52,7 +53,7 @@ def experiment(lab: Lab) -> Experiment:
             for sigma in sigmas:
                 found = {soft: errors[method, soft, sigma] for soft in LOOKS}
                 base = found[""].mean()
-                changes = [f"{100 * (found[soft].mean() / base - 1):+.1f} %" for soft in ("q", "r")]
+                changes = [f"{100 * (found[soft].mean() / base - 1):+.1f} %" for soft in ("q", "r", "qr")]
                 rows.append((
                     method.label, f"{sigma:.3g}",
                     *(plus_minus(e.mean().item(), standard_error(e), 5) for e in found.values()), *changes,
@@ -66,8 +67,8 @@ def experiment(lab: Lab) -> Experiment:
             name="fig-finetuning",
             title="Figure 2: soft Q and soft R",
             caption="Mean squared error to DDPM++ at noisy held-out images: binary Q and R (black) against soft Q "
-            "(blue, top) and soft R (orange, bottom), learned separately at each noise level.",
-            headers=("Denoiser", "σ", "binary", "soft Q", "soft R", "change by Q", "change by R"),
+            "(blue, top), soft R (orange, bottom) and both (green), learned separately at each noise level.",
+            headers=("Denoiser", "σ", "binary", "soft Q", "soft R", "both", "by Q", "by R", "by both"),
             rows=rows,
             records=records,
             figure=figure,

@@ -17,6 +17,7 @@ from fpmc.experiments.graph import Made, Result
 from fpmc.experiments.lab import Lab
 from fpmc.fit import weigh
 from fpmc.images import ImageSet
+from fpmc.precision import Squares
 from fpmc.process import Denoiser
 from fpmc.sources import Source
 
@@ -67,6 +68,12 @@ ELS = Method("els", "ELS", "els", dear=True)
 PSPC_SQUARE = Method("pspc_square", "PSPC-Square", "pspc_square")
 PSPC_FLEX = Method("pspc_flex", "PSPC-Flex", "pspc_flex")
 
+SOFT = replace(PSPC_FLEX, name="soft", label="PSPC-Flex + soft Q/R", soft="qr")
+MULTISCALE = Method("multiscale", "Multi-scale, fitted to DDPM++", "multiscale", target="network")
+MULTISCALE_CLEAN = replace(
+    MULTISCALE, name="multiscale-clean", label="Multi-scale, fitted to clean images", target="clean"
+)
+
 
 def lukoianov(tau: float) -> Method:
     return Method("lukoianov", f"Lukoianov, τ = {tau:g}", "lukoianov", tau=tau, dear=True)
@@ -79,20 +86,19 @@ def paper_tau(lab: Lab) -> float:
 
 def table_rows(lab: Lab) -> tuple[Method, ...]:
     """The rows of the results table (Table 2) that there are for these data, and ours."""
-    soft = replace(PSPC_FLEX, name="soft", label="PSPC-Flex + soft Q/R", soft="qr")
     count = round(lab.added * len(lab.images))
     some = "" if lab.added == 1 else f" ({count:,} images)"
     els = replace(ELS, label=f"ELS ({lab.scale.els_images:,} images)") if fewer(lab) else ELS
     rows = (
         NETWORK, OPTIMAL, WIENER, LS, *([els] if lab.side < 48 else []),
-        PSPC_SQUARE, PSPC_FLEX, lukoianov(paper_tau(lab)), soft,
-        replace(soft, name="soft-xflip", label="PSPC-Flex + soft Q/R + x-flip", augment="xflip"),
+        PSPC_SQUARE, PSPC_FLEX, lukoianov(paper_tau(lab)), SOFT,
+        replace(SOFT, name="soft-xflip", label="PSPC-Flex + soft Q/R + x-flip", augment="xflip"),
         replace(
-            soft, name="soft-synthetic", label=f"PSPC-Flex + soft Q/R + synthetic{some}",
+            SOFT, name="soft-synthetic", label=f"PSPC-Flex + soft Q/R + synthetic{some}",
             augment="synthetic", amount=lab.added,
         ),
-        Method("multiscale", "Multi-scale, fitted to DDPM++", "multiscale", target="network"),
-        Method("multiscale-clean", "Multi-scale, fitted to clean images", "multiscale", target="clean"),
+        MULTISCALE,
+        MULTISCALE_CLEAN,
     )
     names = [row.name for row in rows]
     if wrong := [name for name in lab.only if name not in names]:
@@ -177,6 +183,12 @@ def _multiscale(lab: Lab, inputs: Inputs) -> FPMC:
 def multiscale(lab: Lab) -> FPMC:
     """`presets.multiscale` of the images."""
     return lab.recall("multiscale", lambda: presets.multiscale(lab.images))
+
+
+def scales(lab: Lab) -> tuple[Method, ...]:
+    """PSPC-Square with each of the multi-scale collection's sizes at every noise level."""
+    sizes = [group.q.size for group in multiscale(lab).at(1.0).groups if isinstance(group.q, Squares)]
+    return tuple(Method(f"square-{size}", f"squares of {size}", "pspc_square", value=float(size)) for size in sizes)
 
 
 def _levels(inputs: Inputs, kind: str, take: Callable[[Result], Any]) -> dict[float, Any]:

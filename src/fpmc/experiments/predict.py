@@ -43,7 +43,7 @@ def calls(lab: Lab, method: Method, sigmas: Iterable[float], count: int) -> Work
 
 
 def asking(lab: Lab, count: float) -> Work:
-    """Network evaluations."""
+    """Evaluations of the network, beside which those of the reference are not counted."""
     return Work({"network": float(count)}, 64 * 2**20)
 
 

@@ -182,10 +182,10 @@ def drawn(results: Results, batches: Sequence[Step]) -> torch.Tensor:
 
 
 def answers(lab: Lab, sigma: float) -> Step:
-    """What the network answers to noisy held-out images, asked once for all methods."""
+    """What the two networks answer to noisy held-out images, asked once for all methods."""
     return Step(
-        f"network's answers/σ {sigma:.4g}", ask, {"sigma": sigma, "count": lab.scale.points},
-        inputs=_held_out(lab), stamps=lab.stamped("network", "held_out"),
+        f"networks' answers/σ {sigma:.4g}", ask, {"sigma": sigma, "count": lab.scale.points},
+        inputs=_held_out(lab), stamps=lab.stamped("network", "reference", "held_out"),
         predict=lambda: predict.asking(lab, lab.scale.points),
     )
 
@@ -193,11 +193,15 @@ def answers(lab: Lab, sigma: float) -> Step:
 def ask(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int) -> Made:
     z = forward_points(lab.judging, sigma, count)
     with torch.no_grad():
-        return Made({"answers": torch.cat([lab.network(part, sigma) for part in z.split(BATCH)])}, {"sigma": sigma})
+        found = {
+            whom: torch.cat([getattr(lab, whom)(part, sigma) for part in z.split(BATCH)])
+            for whom in ("network", "reference")
+        }
+    return Made(found, {"sigma": sigma})
 
 
 def error(lab: Lab, method: Method, sigma: float) -> Step:
-    """Mean squared error of a denoiser to the network at one noise level, one number per noisy image."""
+    """Mean squared error of a denoiser to each network at one noise level, one number per noisy image."""
     asked = answers(lab, sigma)
     return Step(
         f"errors/{method.slug}/σ {sigma:.4g}",
@@ -213,12 +217,15 @@ def measure(
     lab: Lab, inputs: Inputs, scratch: Path, *, method: dict[str, Any], sigma: float, count: int, asked: str
 ) -> Made:
     own = {name: result for name, result in inputs.items() if name != asked}
-    denoiser, target = build(lab, Method.of(method), own), inputs[asked]["answers"]
+    denoiser = build(lab, Method.of(method), own)
     z = forward_points(lab.judging, sigma, count)
     with torch.no_grad():
         parts = [denoiser(part.to(lab.device), sigma).cpu() for part in z.split(BATCH)]
-    error = (torch.cat(parts) - target).double().square().flatten(1).mean(1)
-    return Made({"mse": error}, {"sigma": sigma})
+    errors = {
+        whom: (torch.cat(parts) - inputs[asked][whom]).double().square().flatten(1).mean(1)
+        for whom in ("network", "reference")
+    }
+    return Made({"mse": errors["network"], "mse to the reference": errors["reference"]}, {"sigma": sigma})
 
 
 # Schedules (App. C.1)

@@ -13,8 +13,8 @@ from matplotlib.ticker import NullFormatter
 
 from fpmc.report.run import RunDirectory
 
-BLACK, BLUE, ORANGE = "#000000", "#0072B2", "#D55E00"
-COLOURS = (BLACK, BLUE, ORANGE, "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+BLACK, BLUE, ORANGE, GREEN = "#000000", "#0072B2", "#D55E00", "#009E73"
+COLOURS = (BLACK, BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00")
 MARKERS = "osD^vP*"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 FEW = 8                                                 # ticks that can be told apart in a small panel
