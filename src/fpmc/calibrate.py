@@ -16,6 +16,7 @@ from fpmc.collection import FPMC
 from fpmc.errors import InputError
 from fpmc.files import atomic
 from fpmc.images import ImageSet
+from fpmc.presets import mixture
 from fpmc.process import Denoiser, edm_grid
 from fpmc.sampling import sample
 from fpmc.schedules import METHODS, Table, read_table
@@ -103,8 +104,9 @@ def calibrate(
 ) -> Iterator[Score]:
     """Try every value of a hyper-parameter at every noise level against the network (App. C.1).
 
-    make: the method with one value everywhere, e.g. `lambda s: presets.ls(images, schedule=s)`. "mse" asks at noisy
-    held-out images, "trajectory" along the network's own sampling.
+    make: the method with one value everywhere, e.g. `lambda s: presets.ls(source, schedule=s)`; with one `Source` for
+    all of them, patch sizes share their work. "mse" asks at noisy held-out images, "trajectory" along the network's own
+    sampling.
     """
     if not values:
         raise InputError("no values to choose from; give at least one patch size or threshold")
@@ -112,13 +114,18 @@ def calibrate(
         raise InputError(f"criterion {criterion!r} is unknown; use 'mse' or 'trajectory'")
     levels = [float(sigma) for sigma in (edm_grid().tolist() if sigmas is None else sigmas)]
     along = trajectory_points(network, held_out.shape, levels, count, seed) if criterion == "trajectory" else {}
-    candidates = {value: make(value) for value in values}
+    candidates = [make(value) for value in values]
+    together = mixture(*candidates)
     for sigma in levels:
         z = along[sigma] if criterion == "trajectory" else forward_points(held_out, sigma, count, seed)
         with torch.no_grad():
             target = torch.cat([network(part, sigma) for part in z.split(BATCH)])
-        for value, denoiser in candidates.items():
-            answer = torch.cat([denoiser(part, sigma) for part in z.split(BATCH)])
+        if all(len(denoiser.at(sigma).groups) == 1 for denoiser in candidates):
+            parts = [together.at(sigma).answers(part, sigma, candidates[0].settings) for part in z.split(BATCH)]
+        else:
+            parts = [[denoiser(part, sigma) for denoiser in candidates] for part in z.split(BATCH)]
+        for value, *answers in zip(values, *parts):
+            answer = torch.cat(answers)
             error = (answer - target).square().flatten(1).mean(1).double()     # (count,)
             cosine = torch.cosine_similarity((z - answer).flatten(1), (z - target).flatten(1))
             spread = error.std().item() / math.sqrt(len(error)) if len(error) > 1 else math.nan

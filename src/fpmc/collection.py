@@ -91,13 +91,24 @@ class Collection:
     def denoise(self, z: Tensor, sigma: float, settings: Settings | None = None) -> Tensor:
         """D_FPMC(z, σ) (Eq. "fpmc_denoiser") for one noise level, z (B, C, H, W)."""
         gradients = torch.is_grad_enabled() and (z.requires_grad or any(group.requires_grad for group in self.groups))
-        settings, groups = settings or Settings(), self.merged
+        groups, plan = self._planned(z, sigma, settings or Settings(), gradients)
+        with torch.set_grad_enabled(gradients):         # or a graph would be kept that nobody asked for
+            return engine.denoise(groups, plan, z, self.total)
+
+    def answers(self, z: Tensor, sigma: float, settings: Settings | None = None) -> list[Tensor]:
+        """What each group would answer alone, as if it were the whole collection: K times (B, C, H, W)."""
+        groups, plan = self._planned(z, sigma, settings or Settings(), False)
+        with torch.no_grad():
+            return engine.answers(groups, plan, z)
+
+    def _planned(
+        self, z: Tensor, sigma: float, settings: Settings, gradients: bool
+    ) -> tuple[tuple[Group, ...], Plan]:
+        groups = self.merged
         if z.dtype == torch.float32 and not gradients and not settings.exact and len(z):
             reach = (1.0 + z.abs().max().item()) ** 2   # (z − x)² is nowhere larger
             groups = self._pruned(math.floor(math.log2(settings.nats * 2 * sigma**2 / reach)))
-        plan = engine.make_plan(groups, Task(sigma, len(z), z.dtype, z.device.type, gradients), settings)
-        with torch.set_grad_enabled(gradients):         # or a graph would be kept that nobody asked for
-            return engine.denoise(groups, plan, z, self.total)
+        return groups, engine.make_plan(groups, Task(sigma, len(z), z.dtype, z.device.type, gradients), settings)
 
     def _pruned(self, exponent: int) -> tuple[Group, ...]:
         """The merged groups without entries of q that do not matter: they sum up to at most 2^exponent."""

@@ -159,18 +159,17 @@ def answers_of(
     collection: Collection, z: Tensor, sigma: float, ids: Tensor, settings: Settings | None = None
 ) -> list[Tensor]:
     """Each group's own answer to z, the images with these ids left out of its source."""
-    known: dict[int, Source | Translations | Gaussian] = {}
-    answers = []
+    left: dict[int, Source | Translations | Gaussian] = {}
     for group in collection.groups:
         source = group.source
-        if id(source) not in known:
-            left = source.base if isinstance(source, Translations) else source
-            if isinstance(left, Source):
-                left = left.without(ids)
-            known[id(source)] = Translations(left, source.size) if isinstance(source, Translations) else left  # pyright: ignore
-        alone = Collection.of(replace(group, source=known[id(source)], weight=None))
-        answers.append(alone.denoise(z, sigma, settings))
-    return answers
+        if isinstance(source, Source):
+            left.setdefault(id(source), source.without(ids))
+        elif isinstance(source, Translations):
+            left.setdefault(id(source), Translations(source.base.without(ids), source.size))
+        else:
+            left[id(source)] = source
+    alone = Collection.of(*(replace(group, source=left[id(group.source)], weight=None) for group in collection.groups))
+    return alone.answers(z, sigma, settings)
 
 
 def _solve(moments: Moments, sigma: float, per: Per, shape: tuple[int, int, int]) -> Fit:

@@ -56,6 +56,21 @@ class EngineContract:
     def test_squares_of_several_sizes_equal_the_reference(self, problem: Problem) -> None:
         close(self.denoise(problem), problem.truth(), VALUES)
 
+    @given(problem=st.one_of(problems("scales"), problems("centred scales"), problems()))
+    def test_groups_answer_alone_what_they_would_be_alone(self, problem: Problem) -> None:
+        chosen = Settings(**self.settings)  # pyright: ignore[reportArgumentType]
+        answering = [bool((group.r.total() > 0).all()) for group in problem.collection.groups]
+        found = problem.collection.answers(problem.z, problem.sigma, chosen)
+        assert len(found) == len(answering)
+        for group, answer, able in zip(problem.collection.groups, found, answering):
+            if able:
+                alone = Collection.of(Group(group.q, group.r, group.source))
+                close(answer, truth(alone, problem.z, problem.sigma), VALUES)
+
+    @given(problem=problems("centred scales"))
+    def test_centred_squares_of_several_sizes_equal_the_reference(self, problem: Problem) -> None:
+        close(self.denoise(problem), problem.truth(), VALUES)
+
     @given(problem=problems())
     def test_mixed_groups_equal_the_reference(self, problem: Problem) -> None:
         close(self.denoise(problem), problem.truth(), VALUES)

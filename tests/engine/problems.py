@@ -145,11 +145,12 @@ class Maker:
         sizes = [self.draw(st.sampled_from([1, size])) for size in self.shape]
         return self.normal(*sizes).exp() if self.draw(st.booleans()) else None
 
-    def scales(self) -> tuple[Group, ...]:
-        """Squares of several sizes with one source."""
+    def scales(self, query: str = "inside") -> tuple[Group, ...]:
+        """Squares of several sizes with one source, answering for themselves or each for its own pixel."""
         source = self.source(self.draw(st.sampled_from(["images", "weighted", "union"])))
-        squares = [self.query("inside") for _ in range(self.draw(st.integers(2, 4)))]
-        return tuple(Group(q, SameAsQ(q), source, self.weight()) for q in squares)
+        squares = [self.query(query) for _ in range(self.draw(st.integers(2, 4)))]
+        own = pixel(self.height, self.width)
+        return tuple(Group(q, SameAsQ(q) if query == "inside" else own, source, self.weight()) for q in squares)
 
     def translations(self) -> Group:
         size, source = self.odd(), self.source(self.draw(st.sampled_from(["images", "weighted", "union"])))
@@ -193,8 +194,8 @@ def problems(
     maker = Maker(draw)
     if query == "translations":
         return maker.problem(maker.translations(), sigmas=sigmas)
-    if query == "scales":
-        return maker.problem(*maker.scales(), sigmas=sigmas)
+    if query in ("scales", "centred scales"):
+        return maker.problem(*maker.scales("inside" if query == "scales" else "centred"), sigmas=sigmas)
     if query is not None:
         return maker.problem(maker.group(query, source), sigmas=sigmas)
     return maker.problem(*(maker.any_group() for _ in range(draw(st.integers(2, 3)))), sigmas=sigmas)

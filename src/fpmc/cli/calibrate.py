@@ -39,6 +39,7 @@ def main(args: list[str]) -> None:
     from fpmc.process import edm_grid
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import markdown, plain
+    from fpmc.sources import Source
 
     images, network = config.images(), load_network(config.network)
     try:
@@ -49,8 +50,10 @@ def main(args: list[str]) -> None:
     sigmas = check_sigmas(config.sigmas or edm_grid().tolist())
     option = "tau" if config.method == "lukoianov" else "schedule"
 
+    source = Source(images)
+
     def make(value: float):
-        return getattr(presets, config.method)(images, **{option: value})
+        return getattr(presets, config.method)(source, **{option: value})
 
     run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="calibrate")
     scores = []

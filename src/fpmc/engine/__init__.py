@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from fpmc.engine.plan import Plan, Settings, Step, Task, make_plan
-from fpmc.engine.run import denoise
+from fpmc.engine.run import answers, denoise
 
-__all__ = ["Plan", "Settings", "Step", "Task", "denoise", "make_plan"]
+__all__ = ["Plan", "Settings", "Step", "Task", "answers", "denoise", "make_plan"]

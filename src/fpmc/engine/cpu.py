@@ -46,17 +46,20 @@ _rows: WeakKeyDictionary[Group, tuple[bool, Sparse]] = WeakKeyDictionary()
 _columns: WeakKeyDictionary[Group, Sparse] = WeakKeyDictionary()
 
 
-def numerator(groups: Sequence[Group], step: Step, z: Tensor, sigma: float) -> Tensor:
-    """Σ_ℓ r_ℓ ⊙ μ̂_ℓ of one group, or of squares of several sizes together (Eq. "fpmc_denoiser"): (B, C, H, W)."""
+def numerators(groups: Sequence[Group], step: Step, z: Tensor, sigma: float, *, apart: bool = False) -> list[Tensor]:
+    """Σ_ℓ r_ℓ ⊙ μ̂_ℓ of each group, (B, C, H, W) (Eq. "fpmc_denoiser"): one group, or squares of several sizes.
+
+    Where the step weighs them, their weighted sum alone, unless they are wanted apart.
+    """
     group = groups[0]
     scaled = (z.detach().double() * UNIT).float().flatten(1).numpy()
     common = (scaled, np.float32(0.5 / (sigma * UNIT) ** 2), np.float32(step.cut))
     if isinstance(group.source, Translations):
-        return _shifts(group.source, step, common, z)
+        return [_shifts(group.source, step, common, z)]
     assert isinstance(group.source, Source)
     source = group.source
     length = sum(len(each) for each in groups)
-    slot_ends, slots = _slots(group, length, step)
+    slot_ends, slots = _slots(groups, length, step)
     arguments = _arguments(groups, step)
     stretches = list(_stretches(source)) if _kept(source) else None
     sums = [_sums(len(z), length, len(slots)) for _ in range(step.threads)]
@@ -73,25 +76,30 @@ def numerator(groups: Sequence[Group], step: Step, z: Tensor, sigma: float) -> T
     top, mass, moment = _merge(sums, slot_ends)
     if step.respond == "mixed":
         norm = top.astype(np.float32), (1 / mass).astype(np.float32)
-        return _mixed(groups, step, common, arguments, stretches or _stretches(source), alive, norm, z)
+        again = stretches or _stretches(source)
+        return _mixed(groups, step, common, arguments, again, alive, norm, z, apart or not step.weighs)
     means = torch.from_numpy(moment / np.repeat(mass, np.diff(slot_ends), axis=1) / UNIT).to(z.dtype)
     if step.respond == "owned":
-        result = torch.empty_like(z).flatten(1)
-        result[:, torch.from_numpy(slots)] = means
-        return result.view_as(z)
-    return (group.r.dense(z.dtype) * means.view(len(z), len(group), *group.shape)).sum(1)
+        results = []
+        for part, place in zip(means.chunk(len(groups), 1), torch.from_numpy(slots).chunk(len(groups))):
+            results.append(torch.empty_like(part).index_copy_(1, place, part).view_as(z))
+        return results
+    return [(group.r.dense(z.dtype) * means.view(len(z), len(group), *group.shape)).sum(1)]
 
 
-def _mixed(groups: Sequence[Group], step: Step, common, arguments, stretches, alive, norm, z: Tensor) -> Tensor:
+def _mixed(
+    groups: Sequence[Group], step: Step, common, arguments, stretches, alive, norm, z: Tensor, apart: bool
+) -> list[Tensor]:
     """The second pass: normalised posteriors, mixed by their responses."""
-    results = [np.zeros((len(z), z[0].numel()), np.float32) for _ in range(step.threads)]
+    count = len(groups) if apart else 1
+    results = [np.zeros((count, len(z), z[0].numel()), np.float32) for _ in range(step.threads)]
     kernel = RESPOND[step.kernel]
     if step.kernel == "rows":
         arguments = (*arguments, *_sparse_columns(groups[0]))
     else:
         weights = torch.ones(len(groups), *z.shape[2:])
         for row, group in zip(weights, groups):
-            if step.weighs and group.weight is not None:
+            if not apart and group.weight is not None:
                 row *= group.weight[0]
         arguments = (*arguments, weights.flatten(1).numpy())
     for stretch, seen in zip(stretches, alive):
@@ -100,7 +108,8 @@ def _mixed(groups: Sequence[Group], step: Step, common, arguments, stretches, al
             kernel(*stretch, first, last, *common, *norm, seen, result, *arguments)
 
         _share(run, results, stretch)
-    return torch.from_numpy(np.sum(results, axis=0, dtype=np.float64) / UNIT).to(z.dtype).view_as(z)
+    summed = torch.from_numpy(np.sum(results, axis=0, dtype=np.float64) / UNIT).to(z.dtype)
+    return [each.view_as(z) for each in summed]
 
 
 def _shifts(source: Translations, step: Step, common, z: Tensor) -> Tensor:
@@ -130,17 +139,20 @@ def _arguments(groups: Sequence[Group], step: Step) -> tuple:
     return ()
 
 
-def _slots(group: Group, length: int, step: Step) -> tuple[np.ndarray, np.ndarray]:
+def _slots(groups: Sequence[Group], length: int, step: Step) -> tuple[np.ndarray, np.ndarray]:
     """For each estimator the output dimensions whose moments it keeps."""
-    dimension = int(np.prod(group.shape))
+    dimension = int(np.prod(groups[0].shape))
     if step.respond == "mixed":
         return np.zeros(length + 1, np.int64), np.zeros(0, np.int64)
     if step.respond == "means":
-        return np.arange(len(group) + 1) * dimension, np.tile(np.arange(dimension), len(group))
-    assert isinstance(group.r, Partition)
-    owner = group.r.owner.expand(group.shape).flatten().numpy()
-    ends = np.concatenate([[0], np.bincount(owner, minlength=len(group)).cumsum()])
-    return ends, np.argsort(owner, kind="stable")
+        return np.arange(length + 1) * dimension, np.tile(np.arange(dimension), length)
+    counts, slots = [np.zeros(1, np.int64)], []
+    for group in groups:
+        assert isinstance(group.r, Partition)
+        owner = group.r.owner.expand(group.shape).flatten().numpy()
+        counts.append(np.bincount(owner, minlength=len(group)))
+        slots.append(np.argsort(owner, kind="stable"))
+    return np.concatenate(counts).cumsum(), np.concatenate(slots)
 
 
 def _sparse_rows(group: Group, short: bool) -> Sparse:

@@ -365,7 +365,11 @@ def boxes_respond(
     blocks, log_weights, first, last, z, scale, cut, top, share, alive, result,
     height, width, scales, weights,
 ):
-    """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x for patches of one or several sizes, r = q times a weight (K, pixels); share is 1 / mass."""
+    """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x for patches of one or several sizes, r = q times a weight (K, pixels); share is 1 / mass.
+
+    result is (1, B, d), all sizes together, or (K, B, d), each on its own.
+    """
+    together = len(result) == 1
     pixels = height * width
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(pixels * LANES, np.float32)
@@ -385,9 +389,10 @@ def boxes_respond(
                 d = p[start * LANES : (start + rows * columns) * LANES]
                 patches(s, height, width, begin, size, stride, d, rows, columns, across, prefix)
             posterior(p, log_weights, j, scale, cut, top[b], share[b])
-            mixed[:] = np.float32(0)
             for k in range(len(scales)):
                 begin, size, stride, rows, columns, start = scales[k]
+                if k == 0 or not together:
+                    mixed[:] = np.float32(0)
                 d = p[start * LANES : (start + rows * columns) * LANES]
                 if stride > 1:
                     spread(d, rows, columns, size, stride, weights[k], mixed, height, width, across)
@@ -396,7 +401,8 @@ def boxes_respond(
                     box(d, rows, columns, back, size, s, height, width, across, prefix)
                     for q in range(pixels):
                         store(mixed, q, load(mixed, q) + splat(weights[k, q]) * load(s, q))
-            answer(mixed, x, result[b])
+                if k == len(scales) - 1 or not together:
+                    answer(mixed, x, result[0 if together else k, b])
 
 
 @njit(**KERNEL)
@@ -420,7 +426,7 @@ def rows_respond(
             row_sums(s, ends, turns, places, values, kinds, p)
             posterior(p, log_weights, j, scale, cut, top[b], share[b])
             row_sums(p, r_ends, r_turns, r_places, r_values, r_kinds, mixed)
-            answer(mixed, x, result[b])
+            answer(mixed, x, result[0, b])
 
 
 @njit(**KERNEL)

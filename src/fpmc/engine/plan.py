@@ -130,13 +130,14 @@ def make_plan(groups: Sequence[Group], task: Task, settings: Settings | None = N
     steps = (replace(_step(group, task, settings), groups=(index,)) for index, group in enumerate(groups))
     joined: dict[object, list[Step]] = {}
     for step in steps:
-        together = (step.kernel, step.respond, step.cut, groups[step.groups[0]].source) if step.weighs else step.groups
+        joins = step.backend == "numba" and step.kernel == "boxes" and (step.weighs or step.respond == "owned")
+        together = (step.respond, step.cut, groups[step.groups[0]].source) if joins else step.groups
         joined.setdefault(together, []).append(step)
     return Plan(task.sigma, task.batch, tuple(_join(steps) for steps in joined.values()))
 
 
 def _join(steps: Sequence[Step]) -> Step:
-    """Squares of several sizes as one step, which shares the squared differences and the answer."""
+    """Squares of several sizes as one step, which shares the squared differences and, where it weighs, the answer."""
     if len(steps) == 1:
         return steps[0]
     return replace(
@@ -223,7 +224,8 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
         memory = threads * (4 * task.batch * (2 * length + slots) + 4 * 16 * (2 * dimension + length)) + layout
         cut = math.inf if settings.exact else math.log(members * passes / settings.tolerance)
         return Step(
-            kernel, respond, "numba", length, images, work, memory, why, others, threads=threads, short=short, cut=cut, weighs=weighs,
+            kernel, respond, "numba", length, images, work, memory, why, others,
+            threads=threads, short=short, cut=cut, weighs=weighs,
         )
 
     expanded = kernel == "full" and _expanded_is_safe(dimension, task)

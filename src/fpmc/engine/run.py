@@ -17,16 +17,27 @@ def denoise(groups: Sequence[Group], plan: Plan, z: Tensor, total: Tensor) -> Te
     numerator = torch.zeros((), dtype=z.dtype, device=z.device)
     for step in plan.steps:
         members = [groups[index] for index in step.groups]
-        answer = _answer(members, step, z, plan.sigma)
-        weight = None if step.weighs else members[0].weight
-        numerator = numerator + (answer if weight is None else weight.to(z) * answer)
+        for group, answer in zip(members, _numerators(members, step, z, plan.sigma, apart=False)):
+            weight = None if step.weighs else group.weight
+            numerator = numerator + (answer if weight is None else weight.to(z) * answer)
     return numerator / total.to(z)
 
 
-def _answer(members: Sequence[Group], step: Step, z: Tensor, sigma: float) -> Tensor:
+def answers(groups: Sequence[Group], plan: Plan, z: Tensor) -> list[Tensor]:
+    """What each group would answer alone, (B, C, H, W)."""
+    found: dict[int, Tensor] = {}
+    for step in plan.steps:
+        members = [groups[index] for index in step.groups]
+        parts = _numerators(members, step, z, plan.sigma, apart=True)
+        for index, group, answer in zip(step.groups, members, parts):
+            found[index] = answer / group.r.total().to(z)
+    return [found[index] for index in range(len(groups))]
+
+
+def _numerators(members: Sequence[Group], step: Step, z: Tensor, sigma: float, *, apart: bool) -> list[Tensor]:
     if step.backend == "numba":
         from fpmc.engine import cpu  # numba takes a second to import
 
-        return cpu.numerator(members, step, z, sigma)
+        return cpu.numerators(members, step, z, sigma, apart=apart)
     kernel = affine.numerator if step.kernel == "affine" else torch_kernels.numerator
-    return kernel(members[0], step, z, sigma)
+    return [kernel(members[0], step, z, sigma)]
