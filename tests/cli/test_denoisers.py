@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fpmc.errors import InputError
 from fpmc.images import ImageSet
 from fpmc.networks.mapfile import load_maps, save_maps
 from fpmc.networks.maps import SensitivityMaps
+from fpmc.networks.shipped import weights_of
 
 IMAGES = ImageSet(np.random.default_rng(0).integers(0, 256, (8, 1, 6, 6), dtype=np.uint8))
 
@@ -66,7 +68,8 @@ def test_a_network_is_asked_for_by_name_or_file(monkeypatch, tmp_path):
     spec = parse_spec(str(weights))
     assert spec.loaded is not None
     assert spec.label(spec.build(None)) == "net"
-    assert parse_spec("fashion-ddpmpp").checksum() is None
+    shipped = hashlib.sha256(weights_of("fashion-ddpmpp").read_bytes())
+    assert parse_spec("fashion-ddpmpp").checksum() == shipped.hexdigest()
     before = spec.checksum()
     weights.write_bytes(b"2")
     assert before != spec.checksum()
