@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engine.problems import close
 from fpmc import FPMC, Collection, ImageSet, InputError, Source, augment, presets
+from fpmc.engine import Settings, Task
 from fpmc.fit import Fit, answers_of, fit_level, fit_response, least_squares, weigh
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -203,6 +204,11 @@ def test_every_member_of_the_mixture_has_the_same_say_at_every_pixel() -> None:
         presets.ls(blobs(), schedule=3), presets.optimal(blobs()), presets.wiener(blobs()),
     ]
     close(FPMC(collection)(z, 0.7), torch.stack([each(z, 0.7) for each in alone]).mean(0), 1e-5)
+
+
+def test_squares_in_colour_are_evaluated_together() -> None:
+    plan = presets.multiscale(blobs(channels=3), sizes=(3, 4, 5)).at(0.7).plan(Task(0.7), Settings(backend="numba"))
+    assert [step.groups for step in plan.steps] == [(0, 1, 2), (3,), (4,)]
 
 
 @pytest.mark.parametrize("shape", ["square", "ls", "flex", "lukoianov"])

@@ -176,8 +176,10 @@ def mixture(*denoisers: FPMC, name: str = "Mixture") -> FPMC:
 
     @lru_cache(maxsize=LEVELS)
     def make(*collections: Collection) -> Collection:
+        totals = [collection.total for collection in collections]
+        totals = [total[:1] if bool((total == total[:1]).all()) else total for total in totals]  # alike in all channels
         return Collection.of(*(
-            group.scaled(1 / collection.total) for collection in collections for group in collection.groups
+            group.scaled(1 / total) for total, collection in zip(totals, collections) for group in collection.groups
         ))
 
     return FPMC(lambda sigma: make(*(denoiser.at(sigma) for denoiser in denoisers)), name=name)

@@ -66,7 +66,7 @@ def numerators(groups: Sequence[Group], step: Step, z: Tensor, sigma: float, *, 
     alive = []
     kernel = POSTERIOR[step.kernel]
     for stretch in stretches or _stretches(source):
-        seen = np.zeros((len(z), len(stretch.blocks)), np.uint8)
+        seen = np.zeros((len(z), len(stretch.blocks)), np.uint32)
         alive.append(seen)
 
         def run(sums, first, last, stretch=stretch, seen=seen):

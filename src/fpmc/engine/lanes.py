@@ -12,7 +12,7 @@ Two-dimensional arrays of floats with `LANES` columns are passed flat. Arguments
     blocks       uint8 (blocks, d·LANES)          log_weights  float32 (blocks·LANES,), log ν, `NOTHING` where ν = 0
     first, last  the range of blocks              z            float32 (B, d), 127.5 times the noisy images
     scale        1 / (2σ²·127.5²)                 slot_ends, slots   int32 (L + 1,), (S,): dimensions of each estimator
-    alive        uint8 (B, blocks): set where some estimator did not pass the block over
+    alive        uint32 (B, blocks): bit k is set where some estimator of scale k did not pass the block over
 """
 
 from __future__ import annotations
@@ -303,19 +303,22 @@ def boxes_posterior(
     pixels = height * width
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(pixels * LANES, np.float32)
-    distances = np.empty(top.shape[1] * LANES, np.float32)
+    d = np.empty(pixels * LANES, np.float32)
     across = np.empty(pixels * LANES, np.float32)
     prefix = np.empty((max(height, width) + scales[:, 1].max()) * LANES, np.float32)
     for j in range(first, last):
         unpack(blocks[j], x)
         for b in range(len(z)):
             squares(z[b], x, s)
-            for begin, size, stride, rows, columns, start in scales:
-                d = distances[start * LANES : (start + rows * columns) * LANES]
+            for k in range(len(scales)):                # one size at a time, so that its distances stay in the cache
+                begin, size, stride, rows, columns, start = scales[k]
+                stop = start + rows * columns
                 patches(s, height, width, begin, size, stride, d, rows, columns, across, prefix)
-            alive[b, j] = update(
-                distances, log_weights, j, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b]
-            )
+                if update(
+                    d, log_weights, j, scale, x, cut, slot_ends[start:], slots, top[b, start:stop],
+                    mass[b, start:stop], moment[b],
+                ):
+                    alive[b, j] |= np.uint32(1 << k)
 
 
 @njit(**KERNEL)
@@ -374,7 +377,8 @@ def boxes_respond(
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(pixels * LANES, np.float32)
     mixed = np.empty(pixels * LANES, np.float32)
-    p = np.empty(top.shape[1] * LANES, np.float32)
+    p = np.empty(pixels * LANES, np.float32)
+    spreading = np.empty(pixels * LANES, np.float32)
     across = np.empty(pixels * LANES, np.float32)
     prefix = np.empty((max(height, width) + scales[:, 1].max()) * LANES, np.float32)
     for j in range(first, last):
@@ -385,24 +389,26 @@ def boxes_respond(
             if alive[b, j] == 0:
                 continue
             squares(z[b], x, s)
-            for begin, size, stride, rows, columns, start in scales:
-                d = p[start * LANES : (start + rows * columns) * LANES]
-                patches(s, height, width, begin, size, stride, d, rows, columns, across, prefix)
-            posterior(p, log_weights, j, scale, cut, top[b], share[b])
+            mixed[:] = np.float32(0)
             for k in range(len(scales)):
+                if alive[b, j] >> np.uint32(k) & np.uint32(1) == 0:
+                    continue
                 begin, size, stride, rows, columns, start = scales[k]
-                if k == 0 or not together:
-                    mixed[:] = np.float32(0)
-                d = p[start * LANES : (start + rows * columns) * LANES]
+                stop = start + rows * columns
+                patches(s, height, width, begin, size, stride, p, rows, columns, across, prefix)
+                posterior(p, log_weights, j, scale, cut, top[b, start:stop], share[b, start:stop])
                 if stride > 1:
-                    spread(d, rows, columns, size, stride, weights[k], mixed, height, width, across)
-                else:                                   # s has served; back: where the first patch over pixel 0 begins
-                    back = 1 - size - begin
-                    box(d, rows, columns, back, size, s, height, width, across, prefix)
+                    spread(p, rows, columns, size, stride, weights[k], mixed, height, width, across)
+                else:
+                    back = 1 - size - begin             # where the first patch over pixel 0 begins
+                    box(p, rows, columns, back, size, spreading, height, width, across, prefix)
                     for q in range(pixels):
-                        store(mixed, q, load(mixed, q) + splat(weights[k, q]) * load(s, q))
-                if k == len(scales) - 1 or not together:
-                    answer(mixed, x, result[0 if together else k, b])
+                        store(mixed, q, load(mixed, q) + splat(weights[k, q]) * load(spreading, q))
+                if not together:
+                    answer(mixed, x, result[k, b])
+                    mixed[:] = np.float32(0)
+            if together:
+                answer(mixed, x, result[0, b])
 
 
 @njit(**KERNEL)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
+from itertools import zip_longest
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,7 @@ Respond = Literal["owned", "means", "mixed"]
 Backend = Literal["numba", "torch"]
 
 EXPANSION_ERROR = 1e-4                                  # nats the expanded form of ‖z − x‖² may be off by
+TOGETHER = 32                                           # sizes of squares at most: kernels mark them in bits
 FEW = 8                                                 # estimators whose whole means are kept
 SHORT_ERROR = 1.5e-4                                    # nats that rows put together from others may be off by
 DENSE = 0.3                                             # share of entries from which a matrix product beats sparse rows
@@ -133,7 +135,8 @@ def make_plan(groups: Sequence[Group], task: Task, settings: Settings | None = N
         joins = step.backend == "numba" and step.kernel == "boxes" and (step.weighs or step.respond == "owned")
         together = (step.respond, step.cut, groups[step.groups[0]].source) if joins else step.groups
         joined.setdefault(together, []).append(step)
-    return Plan(task.sigma, task.batch, tuple(_join(steps) for steps in joined.values()))
+    batches = (batch for each in joined.values() for batch in zip_longest(*[iter(each)] * TOGETHER))
+    return Plan(task.sigma, task.batch, tuple(_join([step for step in batch if step]) for batch in batches))
 
 
 def _join(steps: Sequence[Step]) -> Step:
