@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from timing import seconds
 
 from fpmc.engine.gradients import Fixed, dense_gradients, loss_and_gradients, route
 from fpmc.images import ImageSet
@@ -21,17 +21,6 @@ from fpmc.precision import Squares
 from fpmc.sources import Source
 
 SIGMA = 1.0
-
-
-def seconds(call: Callable[[], object], repeats: int) -> float:
-    """The best of a few calls after a first one, since other work only ever slows them."""
-    call()
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - start)
-    return best
 
 
 def products(estimators: int, dimension: int, images: int, batch: int) -> Callable[[], None]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 
 import torch
+from timing import seconds
 
 from fpmc import FPMC, presets, reference
 from fpmc.data import load_images
@@ -22,15 +22,9 @@ SIGMAS = (0.296, 1.09, 3.26)
 CHECKED = 300                                           # images the oracle sees
 
 
-def seconds(denoiser: FPMC, z: torch.Tensor, sigma: float, repeats: int = 3) -> float:
-    """The best of a few calls, per noisy image."""
-    denoiser(z[:1], sigma)
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        denoiser(z, sigma)
-        best = min(best, time.perf_counter() - start)
-    return best / len(z)
+def cost(denoiser: FPMC, z: torch.Tensor, sigma: float) -> float:
+    """Seconds per noisy image."""
+    return seconds(lambda: denoiser(z, sigma)) / len(z)
 
 
 def truth(denoiser: FPMC, z: torch.Tensor, sigma: float) -> torch.Tensor:
@@ -58,13 +52,13 @@ def main() -> None:
     for sigma in SIGMAS:
         z = held_out.scaled(slice(options.batch)) + sigma * noise
         alone = {
-            name: seconds(FPMC(weigh(together.at(sigma), torch.eye(len(groups))[place])), z, sigma)
+            name: cost(FPMC(weigh(together.at(sigma), torch.eye(len(groups))[place])), z, sigma)
             for place, name in enumerate(names)
         }
         every = max(
-            seconds(presets.pspc_square(images, schedule=int(name)), z, sigma) for name in names if name != "whole"
+            cost(presets.pspc_square(images, schedule=int(name)), z, sigma) for name in names if name != "whole"
         )
-        both = seconds(together, z, sigma)
+        both = cost(together, z, sigma)
         error = (few(z, sigma).double() - truth(few, z, sigma)).abs().max().item()
         found[sigma] = {
             "together": both, "alone": alone, "dearest without stride": every,

@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
+from timing import seconds
 
 from fpmc import presets
 from fpmc.data import load_images
 from fpmc.images import ImageSet
 
 
-def seconds(images: ImageSet, z: torch.Tensor, size: int, sigma: float = 1.09, repeats: int = 3) -> float:
-    """The best of a few calls."""
+def cost(images: ImageSet, z: torch.Tensor, size: int, sigma: float = 1.09) -> float:
+    """Seconds of one call of LS."""
     denoiser = presets.ls(images, schedule=size)
-    denoiser(z[:1], sigma)
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        denoiser(z, sigma)
-        best = min(best, time.perf_counter() - start)
-    return best
+    return seconds(lambda: denoiser(z, sigma))
 
 
 def main() -> None:
@@ -40,9 +34,9 @@ def main() -> None:
     noise = torch.randn(32, *images.shape, generator=torch.Generator().manual_seed(0))
     z = held_out.scaled(slice(32)) + 1.09 * noise
     found = {
-        "images": {n: seconds(images.subset(slice(n)), z[:8], 7) for n in (3125, 6250, 12500, 25000, 50000)},
-        "batch": {b: seconds(images, z[:b], 7) for b in (1, 2, 4, 8, 16, 32)},
-        "patch size": {s: seconds(images, z[:8], s) for s in (3, 5, 7, 11, 15, 21, 25, 31)},
+        "images": {n: cost(images.subset(slice(n)), z[:8], 7) for n in (3125, 6250, 12500, 25000, 50000)},
+        "batch": {b: cost(images, z[:b], 7) for b in (1, 2, 4, 8, 16, 32)},
+        "patch size": {s: cost(images, z[:8], s) for s in (3, 5, 7, 11, 15, 21, 25, 31)},
     }
     options.outdir.mkdir(parents=True, exist_ok=True)
     (options.outdir / "scaling.json").write_text(json.dumps(found, indent=1))

@@ -14,22 +14,13 @@ import time
 from pathlib import Path
 
 import torch
+from timing import seconds
 
-from fpmc import FPMC, Source, augment, presets
+from fpmc import Source, augment, presets
 from fpmc.augmentation import Augmented
 from fpmc.data import load_images
 
 SIGMA = 1.09
-
-
-def seconds(denoiser: FPMC, z: torch.Tensor, repeats: int) -> float:
-    """The best of a few calls."""
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        denoiser(z, SIGMA)
-        best = min(best, time.perf_counter() - start)
-    return best
 
 
 def peak() -> float:
@@ -47,19 +38,19 @@ def main() -> None:
     noise = torch.randn(options.batch, *images.shape, generator=torch.Generator().manual_seed(0))
     z = held_out.scaled(slice(options.batch)) + SIGMA * noise
     plain = presets.pspc_square(images)
-    plain(z[:1], SIGMA)
-    base, before = seconds(plain, z, 3), peak()
+    base, before = seconds(lambda: plain(z, SIGMA)), peak()
     start = time.perf_counter()
     more = augment(images, "translate", amount=options.amount)
     assert isinstance(more, Augmented)
     more.stored()
     made = time.perf_counter() - start
     union = Source(images) | more
-    large = seconds(presets.pspc_square(union), z, 2)
-    again = seconds(plain, z, 3)                        # the machine may have changed its pace
+    large = presets.pspc_square(union)
+    most = seconds(lambda: large(z, SIGMA), 2)
+    again = seconds(lambda: plain(z, SIGMA))                        # the machine may have changed its pace
     found = {
-        "images": len(images), "union": len(union), "seconds": base, "seconds again": again, "union seconds": large,
-        "ratio": large / min(base, again), "images ratio": len(union) / len(images), "seconds to make": made,
+        "images": len(images), "union": len(union), "seconds": base, "seconds again": again, "union seconds": most,
+        "ratio": most / min(base, again), "images ratio": len(union) / len(images), "seconds to make": made,
         "peak GiB before": before, "peak GiB": peak(),
     }
     print(json.dumps(found, indent=1))

@@ -17,7 +17,8 @@ from engine.problems import Problem, close, problems, truth
 from fpmc import presets
 from fpmc.collection import Collection
 from fpmc.engine import Settings, Task, plan
-from fpmc.engine.lanes import lay_out, patches, spread, windows
+from fpmc.engine.boxes import patches, spread, windows
+from fpmc.engine.lanes import lay_out
 from fpmc.engine.sparse import DIFFERS, LACKS, build
 from fpmc.engine.vector import KERNEL, LANES, exp, load, store
 from fpmc.errors import InputError

@@ -44,9 +44,9 @@ def main(args: list[str]) -> None:
     if config.count < 1 or config.seed < 0:
         raise InputError(f"count must be at least 1 and seed at least 0, got {config.count} and {config.seed}")
     if config.noisy is not None:
-        from fpmc.cli.clean import clean
+        from fpmc.cli.noisy import denoise_noisy
 
-        clean(config, config.noisy)
+        denoise_noisy(config, config.noisy)
         return
     specs, sigmas = parse_specs(config.denoiser or USUAL), check_sigmas(config.sigmas or LEVELS)
 

@@ -1,4 +1,3 @@
-# type: ignore                                          (numba's language, not Python's)
 """Kernels of the sparse gradients: images in tiles of `WIDTH`, q and r by their entries.
 
 A tile holds its images dimension by dimension. For one noisy image all posteriors are kept, tile by tile; beyond them

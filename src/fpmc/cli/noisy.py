@@ -23,7 +23,7 @@ STEP = 1.6                          # ratio of neighbouring noise levels the wei
 FITTED_ON = 128                     # training images noised for the fit, at each level
 
 
-def clean(config: Config, path: str) -> None:
+def denoise_noisy(config: Config, path: str) -> None:
     """Denoise the images of a file or folder, at a noise level told or estimated: denoised.png, one PNG each."""
     import numpy as np
     import torch
