@@ -30,7 +30,7 @@ def blobs(count: int = 60, side: int = 8, channels: int = 1, seed: int = 0, firs
 
 
 def three(images: ImageSet) -> FPMC:
-    return presets.multiscale(images, sizes=(3,), stride=1)
+    return presets.multiscale(images, sizes=(3,), stride=1, temperatures=())
 
 
 # The solver
@@ -165,6 +165,27 @@ def test_pure_noise_has_nothing_to_gain() -> None:
         assert found.gain < 3 * found.gain_se + 0.01 * found.error
 
 
+def stripes(count: int, seed: int) -> ImageSet:
+    """Images of another kind than blobs."""
+    random = torch.Generator().manual_seed(seed)
+    phase = 6.3 * torch.rand(count, 1, 1, 1, generator=random)
+    values = 127.5 + 110 * (2.4 * torch.arange(8.0) + phase).sin().expand(-1, 1, 8, 8)
+    return ImageSet(values.clamp(0, 255).byte(), ids=torch.arange(10**6, 10**6 + count), name="stripes")
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 4.0])
+def test_on_images_of_another_kind_no_more_gain_is_claimed_than_there_is(sigma: float) -> None:
+    collection = presets.multiscale(blobs(200)).at(sigma)
+    found = fit_level(collection, sigma, "clean", stripes(64, seed=1), count=64)
+    x = stripes(256, seed=2).scaled()
+    z = x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
+    best = collection.answers(z, sigma)[int(found.singles.argmin())]
+    ours = FPMC(weigh(collection, found.weights))(z, sigma)
+    gain = ((best - x).square() - (ours - x).square()).mean((1, 2, 3))
+    spread = (found.gain_se**2 + gain.var().item() / len(gain)) ** 0.5
+    assert found.gain < gain.mean().item() + 3 * spread
+
+
 def test_one_group_has_nothing_to_gain() -> None:
     found = fit_level(presets.optimal(blobs()).at(1.0), 1.0, "clean", blobs(), count=32)
     assert found.weights.tolist() == [1.0]
@@ -194,7 +215,8 @@ def test_impossible_fits(changes: dict, message: str) -> None:
 
 
 def test_every_member_of_the_mixture_has_the_same_say_at_every_pixel() -> None:
-    collection = presets.multiscale(blobs(), shape=("square", "ls"), sizes={"square": [3, 5], "ls": [3]}).at(0.7)
+    collection = presets.multiscale(blobs(), shape=("square", "ls"), sizes={"square": [3, 5], "ls": [3]},
+                                    temperatures=()).at(0.7)
     assert len(collection.groups) == 5                  # and the optimal denoiser and the Wiener filter
     for group in collection.groups:
         close(group.total().expand(1, 8, 8), torch.ones(1, 8, 8), 1e-12)
@@ -207,8 +229,19 @@ def test_every_member_of_the_mixture_has_the_same_say_at_every_pixel() -> None:
 
 
 def test_squares_in_colour_are_evaluated_together() -> None:
-    plan = presets.multiscale(blobs(channels=3), sizes=(3, 4, 5)).at(0.7).plan(Task(0.7), Settings(backend="numba"))
-    assert [step.groups for step in plan.steps] == [(0, 1, 2), (3,), (4,)]
+    collection = presets.multiscale(blobs(channels=3), sizes=(3, 4, 5), temperatures=(2.0,)).at(0.7)
+    plan = collection.plan(Task(0.7), Settings(backend="numba"))
+    assert [step.groups for step in plan.steps] == [(0, 1, 2), (3,), (4,), (5,)]
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.7, 20.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_temperature_weighs_images_as_if_the_noise_were_stronger(sigma: float, dtype: torch.dtype) -> None:
+    images = blobs()
+    z = sigma * torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    answers = presets.multiscale(images, sizes=(3,), temperatures=(1.5, 0.5)).at(sigma).answers(z, sigma)
+    for answer, temperature in zip(answers[1:4], (1.0, 1.5, 0.5), strict=True):
+        close(answer, presets.optimal(images).at(1.0).denoise(z, temperature * sigma), 1e-5)
 
 
 @pytest.mark.parametrize("shape", ["square", "ls", "flex", "lukoianov"])
@@ -226,6 +259,7 @@ def test_every_shape_has_sizes_of_its_own(shape: str) -> None:
         ({"shape": ("ls", "square"), "sizes": [3]}, "mapping"),
         ({"sizes": []}, "no sizes"),
         ({"sizes": [99]}, "99"),
+        ({"temperatures": [0.0]}, "temperature 0"),
     ],
 )
 def test_impossible_mixtures(options: dict, message: str) -> None:

@@ -71,6 +71,7 @@ def test_the_square_of_the_whole_image_is_one_estimator() -> None:
     "q",
     [
         Full(3, 4),
+        Full(3, 4, 0.25),
         Squares(3, 3, 4),
         Squares(2, 3, 4, inside=True),
         Squares(9, 3, 4),

@@ -98,7 +98,9 @@ class Level:
     history: list[list[float]] = field(default_factory=list)                   # step, loss, validation or nan
 
     @classmethod
-    def start(cls, collection: Collection, sigma: float, recipe: Recipe) -> Level:
+    def start(
+        cls, collection: Collection, sigma: float, recipe: Recipe, device: str | torch.device = "cpu"
+    ) -> Level:
         """θ = log max(q, floor), φ = log max(r, floor): the binary collection, nearly or exactly (App. C.3)."""
         fixed = tuple(group for group in collection.groups if isinstance(group.source, Gaussian))
         learned = [group for group in collection.groups if not isinstance(group.source, Gaussian)]
@@ -117,8 +119,8 @@ class Level:
         return cls(
             sigma,
             recipe,
-            (q.clamp(min=floor_q) if learns_q else q).log(),
-            (r.clamp(min=floor_r) if learns_r else r).log(),
+            (q.clamp(min=floor_q) if learns_q else q).log().to(device),
+            (r.clamp(min=floor_r) if learns_r else r).log().to(device),
             source,
             collection,
             fixed,
@@ -137,7 +139,7 @@ class Level:
         return self._soft(self.best_log_q, self.best_log_r)
 
     def _soft(self, log_q: Tensor, log_r: Tensor) -> Collection:
-        q, r = Vectors(log_q.detach().exp()), ResponseVectors(log_r.detach().exp())
+        q, r = Vectors(log_q.detach().exp().cpu()), ResponseVectors(log_r.detach().exp().cpu())
         return Collection.of(Group(q, r, self.source), *self.fixed)
 
     def answer_of_fixed(self, z: Tensor) -> Fixed | None:
@@ -157,7 +159,7 @@ class Level:
     def load(self, path: Path, optimiser: torch.optim.Optimizer | None = None) -> None:
         """Take over what `save` wrote."""
         try:
-            state = torch.load(path, weights_only=True)
+            state = torch.load(path, map_location=self.log_q.device, weights_only=True)
             momenta = state.pop("optimiser")
             if optimiser is not None:
                 optimiser.load_state_dict(momenta)
@@ -188,6 +190,7 @@ def train_level(
 ) -> Iterator[Progress]:
     """Minimise Eq. "obj" at one noise level; a record for each step. Resumes from `checkpoint` where there is one.
 
+    The work is done where the level's q and r are; the network answers there too.
     Everything random depends on (seed, σ, step) alone, so an interrupted run goes on as if it had not been.
     """
     recipe, sigma = level.recipe, level.sigma
@@ -207,7 +210,7 @@ def train_level(
         generator = _generator(recipe.seed, sigma, level.step)
         chosen = torch.randperm(len(images), generator=generator)[: recipe.batch]
         x = images.scaled(chosen)
-        z = x + sigma * torch.randn(x.shape, generator=generator)
+        z = (x + sigma * torch.randn(x.shape, generator=generator)).to(level.log_q.device)
         source = level.source.without(images.ids[chosen]) if recipe.leave_out else level.source
         source = _drawn(source, recipe.monte_carlo, generator)
         q, r = level.log_q.exp(), level.log_r.exp()
@@ -240,13 +243,15 @@ def finetune(
     learn: Sequence[str] = ("q", "r"),
     sigmas: Sequence[float] | None = None,
     held_out: ImageSet | None = None,
+    device: str | torch.device = "cpu",
     progress: Callable[[Progress], None] | None = None,
     **recipe,
 ) -> FPMC:
     """Fine-tune Q, R or both of any FPMC against a network, independently at each noise level (Sections 4.1, 4.2).
 
     images: where z comes from, left out of the source by id; held_out: what the best step is chosen on, by default
-    one image in ten of `images`, which then are not trained on. Other keywords are those of `Recipe`.
+    one image in ten of `images`, which then are not trained on. device: where the network is and the work is done.
+    Other keywords are those of `Recipe`.
     """
     settings = Recipe(learn=tuple(learn), **recipe)
     if held_out is None:
@@ -254,7 +259,7 @@ def finetune(
         images, held_out = images.subset(~tenth), images.subset(tenth)
     levels = {}
     for sigma in edm_grid().tolist() if sigmas is None else sigmas:
-        level = Level.start(denoiser.at(sigma), float(sigma), settings)
+        level = Level.start(denoiser.at(sigma), float(sigma), settings, device)
         for record in train_level(level, network, images, held_out):
             if progress is not None:
                 progress(record)
@@ -270,7 +275,7 @@ class _Validation:
         generator = _generator(recipe.seed, sigma, -1)
         chosen = torch.arange(recipe.validation) % len(held_out)
         x = held_out.scaled(chosen)
-        self.z = x + sigma * torch.randn(x.shape, generator=generator)
+        self.z = (x + sigma * torch.randn(x.shape, generator=generator)).to(level.log_q.device)
         with torch.no_grad():
             self.target = torch.cat([network(part, sigma) for part in self.z.split(64)])
         source = level.source.without(held_out.ids[chosen])

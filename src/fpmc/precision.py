@@ -5,6 +5,7 @@ A structure tells the engine what it may exploit; `dense()` says what it means.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,16 +43,24 @@ class Precision(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Full(Precision):
-    """q = 1: every pixel counts; the precision of the optimal denoiser (Eq. "emp_pmean")."""
+    """Every pixel counts alike: q = 1 is the precision of the optimal denoiser (Eq. "emp_pmean").
+
+    With q = 1/T² images are weighed as if the noise were T times as strong: a temperature.
+    """
 
     height: int
     width: int
+    value: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.value) and self.value > 0):
+            raise InputError(f"a precision of {self.value} everywhere weighs no image; it must be positive and finite")
 
     def __len__(self) -> int:
         return 1
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.ones(1, 1, self.height, self.width, dtype=dtype)
+        return torch.full((1, 1, self.height, self.width), self.value, dtype=dtype)
 
 
 @dataclass(frozen=True, eq=False)

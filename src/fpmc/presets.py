@@ -131,6 +131,8 @@ THRESHOLDS: dict[str, tuple[float, ...]] = {
     "flex": (0.3, 0.5, 0.7, 0.85, 0.95), "lukoianov": (0.2, 0.1, 0.05, 0.02, 0.01)
 }
 
+TEMPERATURES = (1.25, 1.5, 2.0)
+
 
 def multiscale(
     images: Images,
@@ -138,14 +140,16 @@ def multiscale(
     sizes: Sequence[float] | Mapping[str, Sequence[float]] | None = None,
     shape: Shape | Sequence[Shape] = "square",
     gaussian: bool = True,
+    temperatures: Sequence[float] = TEMPERATURES,
     stride: int | None = None,
     maps: Maps | Literal["wiener"] | None = None,
 ) -> FPMC:
-    """Beyond the paper: one collection with several patch sizes, the optimal denoiser and the Wiener filter.
+    """Beyond the paper: one collection with several patch sizes, whole images, and the Wiener filter.
 
     All have the same say until `fit_response` gives each its weight. sizes: patch sizes for "square" and "ls",
-    thresholds τ for "flex" and "lukoianov"; with several shapes a mapping {shape: sizes}. stride: of the squares; None
-    takes a quarter of their size, which costs a fraction and answers nearly alike.
+    thresholds τ for "flex" and "lukoianov"; with several shapes a mapping {shape: sizes}. temperatures: beside the
+    optimal denoiser, whole images weighed as if the noise were so many times as strong, q = 1/T². stride: of the
+    squares; None takes a quarter of their size, which costs a fraction and answers nearly alike.
     """
     source = as_source(images)
     shapes = (shape,) if isinstance(shape, str) else tuple(shape)
@@ -166,6 +170,11 @@ def multiscale(
             else:
                 members.append(lukoianov(source, tau=size))
     members.append(optimal(source))
+    for temperature in temperatures:
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise InputError(f"temperature {temperature} is not positive and finite; 1 is the optimal denoiser")
+        full = Full(*source.shape[1:], 1 / temperature**2)
+        members.append(FPMC(Collection(full, SameAsQ(full), source), name=f"Optimal, T = {temperature:g}"))
     if gaussian:
         members.append(wiener(source))
     return mixture(*members, name=f"Multi-scale {'/'.join(shapes)}")

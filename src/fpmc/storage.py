@@ -69,7 +69,7 @@ class Writer:
 
     def _precision(self, q: Precision) -> dict[str, Any]:
         if isinstance(q, Full):
-            return {"kind": "full", "height": q.height, "width": q.width}
+            return {"kind": "full", "height": q.height, "width": q.width, "value": q.value}
         if isinstance(q, Squares):
             return {"kind": "squares"} | {name: getattr(q, name) for name in SQUARES}
         assert isinstance(q, precision.Vectors)
@@ -128,7 +128,7 @@ class Reader:
 
     def _precision(self, entry: dict[str, Any]) -> Precision:
         if entry["kind"] == "full":
-            return Full(entry["height"], entry["width"])
+            return Full(entry["height"], entry["width"], entry.get("value", 1.0))
         if entry["kind"] == "squares":
             return Squares(**{name: entry[name] for name in SQUARES})
         return precision.Vectors(self._vectors(entry["vectors"]))

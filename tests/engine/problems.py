@@ -112,7 +112,7 @@ class Maker:
 
     def query(self, kind: str) -> Precision:
         if kind == "full":
-            return Full(self.height, self.width)
+            return Full(self.height, self.width, self.draw(st.sampled_from([1.0, 0.25, 3.0])))
         if kind == "centred":
             return Squares(self.odd(), self.height, self.width)
         if kind == "inside":

@@ -45,6 +45,7 @@ class Config(DataOptions):
     seed: int = 0
     jobs: int = 1                                   # processes that learn levels side by side
     threads: int | None = None                      # of each process; none: all cores for one process, else one each
+    device: str = "cpu"                             # of the network and the matrix products
 
 
 def main(args: list[str]) -> None:
@@ -61,7 +62,7 @@ def main(args: list[str]) -> None:
 
     from fpmc.report.run import RunDirectory
 
-    free = ("sigmas", "outdir", "jobs", "threads")
+    free = ("sigmas", "outdir", "jobs", "threads", "device")
     run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="finetune", free=free)
     _learn(config, setting, indices, run)
     _conclude(config, setting, run)
@@ -77,6 +78,7 @@ class Setting:
     network: Denoiser
     training: ImageSet
     held_out: ImageSet
+    device: str
 
     @classmethod
     def of(cls, config: Config) -> Setting:
@@ -88,7 +90,8 @@ class Setting:
         recipe = replace(LAPTOP if config.preset == "laptop" else Recipe(), learn=config.learn, seed=config.seed)
         chosen = {name: getattr(config, name) for name in ("steps", "batch", "monte_carlo", "floor_q", "floor_r")}
         recipe = replace(recipe, **{name: value for name, value in chosen.items() if value is not None})
-        spec, network, images = parse_spec(config.denoiser), load_network(config.network), config.images()
+        spec, images = parse_spec(config.denoiser), config.images()
+        network = load_network(config.network, device=config.device)
         try:
             held_out, training = load_images(config.data, split="test"), images
         except InputError:                          # no test split: every tenth image is held out
@@ -98,7 +101,7 @@ class Setting:
         denoiser = spec.build(images)
         if not isinstance(denoiser, FPMC):
             raise InputError(f"{config.denoiser} is a network; fine-tuning starts from an analytic denoiser")
-        return cls(config.outdir, recipe, denoiser, network, training, held_out)
+        return cls(config.outdir, recipe, denoiser, network, training, held_out, config.device)
 
     def checkpoint(self, index: int) -> Path:
         return self.path / f"level-{index:02}.pt"
@@ -108,7 +111,7 @@ class Setting:
         from fpmc.process import edm_grid
 
         sigma = edm_grid()[index].item()
-        return Level.start(self.denoiser.at(sigma), sigma, self.recipe)
+        return Level.start(self.denoiser.at(sigma), sigma, self.recipe, self.device)
 
     def learn(self, index: int) -> Iterator[tuple[int, Progress | str]]:
         """Learn one level, with a record for each step and a line at the end; its files are in the run directory."""
@@ -116,7 +119,7 @@ class Setting:
         from fpmc.finetuning import train_level
 
         level = self.start(index)
-        before = level.log_q.exp(), level.log_r.exp()
+        before = level.log_q.exp().cpu(), level.log_r.exp().cpu()
         for record in train_level(level, self.network, self.training, self.held_out, self.checkpoint(index)):
             yield index, record
         with atomic(self.path / f"level-{index:02}.png") as part:

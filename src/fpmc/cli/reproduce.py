@@ -40,6 +40,7 @@ class Config(DataOptions):
     methods: tuple[str, ...] = ()                   # only these rows of the results, e.g. ls pspc_flex soft
     points: int | None = None                       # noisy images per level in figures of errors, not the scale's
     seeds: int | None = None                        # samples of each denoiser, not the scale's
+    synthetic: int | None = None                    # synthetic images at most, not the scale's
     outdir: Path = Path("runs/reproduce")           # run directory to write or to go on with
     cache: Path | None = None                       # where results of steps are kept; none: --outdir/cache
     device: str = "cpu"                             # of networks and denoisers
@@ -64,9 +65,10 @@ def main(args: list[str]) -> None:
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import plain
 
-    changes = {name: value for name in ("points", "seeds") if (value := getattr(config, name)) is not None}
+    named = ("points", "seeds", "synthetic")
+    changes = {name: value for name in named if (value := getattr(config, name)) is not None}
     if wrong := [f"{name} {value}" for name, value in changes.items() if value < 2]:
-        raise InputError(f"{wrong[0]}: a standard error needs at least 2")
+        raise InputError(f"{wrong[0]}: at least 2 are needed")
     lab = Lab.open(
         config.data, replace(SCALES[config.scale], **changes), network=config.network, reference=config.reference,
         held_out=config.held_out, maps=config.maps, dataset=config.dataset, max_size=config.max_size,

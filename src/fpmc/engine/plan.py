@@ -231,7 +231,7 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
             threads=threads, short=short, cut=cut, weighs=weighs,
         )
 
-    expanded = kernel == "full" and _expanded_is_safe(dimension, task)
+    expanded = isinstance(group.q, Full) and _expanded_is_safe(dimension, group.q.value, task)
     if kernel == "full":
         why += "; one matrix product" if expanded else "; direct differences, since σ is small"
     unit = torch.finfo(task.dtype).bits // 8
@@ -277,8 +277,8 @@ def _entries(part: Precision | Response, by_column: bool, short: bool) -> int:
     return counts[short]
 
 
-def _expanded_is_safe(dimension: int, task: Task) -> bool:
+def _expanded_is_safe(dimension: int, value: float, task: Task) -> bool:
     """Rounding of ‖z‖² + ‖x‖² in the logit stays below `EXPANSION_ERROR` nats, for z within a few σ of [−1, 1]."""
     norm = dimension * (2.0 + 2.0 * task.sigma**2)      # a bound on the mean of ‖z‖² + ‖x‖²
     rounding = torch.finfo(task.dtype).eps * norm * math.sqrt(math.log2(dimension + 1))
-    return rounding / (2 * task.sigma**2) < EXPANSION_ERROR
+    return rounding * value / (2 * task.sigma**2) < EXPANSION_ERROR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from fpmc.engine import affine, torch_kernels
 from fpmc.engine.plan import Plan, Step
 from fpmc.group import Group
+from fpmc.precision import Full
 
 
 def denoise(groups: Sequence[Group], plan: Plan, z: Tensor, total: Tensor) -> Tensor:
@@ -35,6 +37,8 @@ def answers(groups: Sequence[Group], plan: Plan, z: Tensor) -> list[Tensor]:
 
 
 def _numerators(members: Sequence[Group], step: Step, z: Tensor, sigma: float, *, apart: bool) -> list[Tensor]:
+    if isinstance(members[0].q, Full):                  # kernels take q = 1: only q/σ² matters
+        sigma = sigma / math.sqrt(members[0].q.value)
     if step.backend == "numba":
         from fpmc.engine import cpu  # numba takes a second to import
 

@@ -78,9 +78,10 @@ def experiment(lab: Lab) -> Experiment:
 
 
 def _amounts(lab: Lab, kind: str) -> list[float]:
-    """There is one reflection of an image, and there are as many synthetic images as the scale allows."""
-    most = {"xflip": 1.0, "yflip": 1.0}.get(kind, lab.scale.amounts[-1])
+    """There is one reflection of an image; where fewer synthetic images are wanted, all amounts of them are smaller."""
+    amounts = lab.scale.amounts
+    if kind in ("xflip", "yflip"):
+        return [amount for amount in amounts if amount <= 1]
     if kind == "synthetic" and lab.scale.synthetic is not None:
-        most = lab.added
-    below = [amount for amount in lab.scale.amounts if amount <= most]
-    return below or [most]
+        return [amount * lab.added / amounts[-1] for amount in amounts]
+    return list(amounts)

@@ -180,9 +180,11 @@ def _multiscale(lab: Lab, inputs: Inputs) -> FPMC:
     return FPMC(lambda sigma: at(presets.nearest(fitted, sigma)), name="Multi-scale")
 
 
-def multiscale(lab: Lab) -> FPMC:
+def multiscale(lab: Lab, temperatures: tuple[float, ...] = presets.TEMPERATURES) -> FPMC:
     """`presets.multiscale` of the images."""
-    return lab.recall("multiscale", lambda: presets.multiscale(lab.images))
+    return lab.recall(
+        ("multiscale", temperatures), lambda: presets.multiscale(lab.images, temperatures=temperatures)
+    )
 
 
 def scales(lab: Lab) -> tuple[Method, ...]:

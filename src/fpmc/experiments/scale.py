@@ -41,7 +41,7 @@ SCALES = {
         recipe=LAPTOP,
         tuned=(3.26, 1.09, 0.585, 0.14), joint=None, retune=False,
         synthetic=1000, held_out=512,
-        kinds=KINDS, amounts=(0.2, 1.0, 2.0), augmented=(0.14, 1.09, 3.26),
+        kinds=KINDS, amounts=(0.2, 0.5, 1.0), augmented=(0.14, 1.09, 3.26),
         calibrated=("pspc_square", "ls", "pspc_flex"), calibration=16, every=2, fit=128,
     ),
     "paper": Scale(

@@ -19,7 +19,7 @@ from fpmc.experiments.methods import SCHEDULED, Inputs, Method, build, multiscal
 from fpmc.finetuning import Level, Recipe, train_level
 from fpmc.fit import fit_level
 from fpmc.networks import sensitivity_maps
-from fpmc.presets import nearest
+from fpmc.presets import TEMPERATURES, nearest
 from fpmc.sampling import sample
 from fpmc.schedules import resolve
 
@@ -122,7 +122,7 @@ def tune(
     binary = build(lab, replace(Method.of(method), soft=""), inputs)
     assert isinstance(binary, FPMC)
     settings: dict[str, Any] = {**recipe, "learn": tuple(recipe["learn"])}
-    level = Level.start(binary.at(sigma), sigma, Recipe(**settings))
+    level = Level.start(binary.at(sigma), sigma, Recipe(**settings), lab.device)
     for _ in train_level(level, lab.network, lab.images, lab.tuning, scratch / "level.pt"):
         pass
     return pack(level.result, sigma=sigma, start=level.history[0][2], best=level.best, steps=level.step)
@@ -131,15 +131,19 @@ def tune(
 def fitted(lab: Lab, target: str, sigma: float) -> Step:
     """Weights of the multi-scale collection at one noise level, in closed form."""
     return Step(
-        f"multi-scale/{target}/σ {sigma:.4g}", fit_weights, {"target": target, "sigma": sigma, "count": lab.scale.fit},
+        f"multi-scale/{target}/σ {sigma:.4g}",
+        fit_weights,
+        {"target": target, "sigma": sigma, "count": lab.scale.fit, "temperatures": list(TEMPERATURES)},
         stamps=lab.stamped("data", *(["network"] if target == "network" else [])),
         predict=lambda: predict.calls(lab, Method("", "", "multiscale"), [sigma], lab.scale.fit),
     )
 
 
-def fit_weights(lab: Lab, inputs: Inputs, scratch: Path, *, target: str, sigma: float, count: int) -> Made:
+def fit_weights(
+    lab: Lab, inputs: Inputs, scratch: Path, *, target: str, sigma: float, count: int, temperatures: list[float]
+) -> Made:
     goal = lab.network if target == "network" else "clean"
-    found = fit_level(multiscale(lab).at(sigma), sigma, goal, lab.images, count=count)
+    found = fit_level(multiscale(lab, tuple(temperatures)).at(sigma), sigma, goal, lab.images, count=count)
     return Made({"weights": found.weights}, {"sigma": sigma, "error": found.error, "gain": found.gain})
 
 

@@ -14,7 +14,7 @@ PER_INCH = 4                                            # rem a figure is wide a
 STYLE = """
 :root { color-scheme: light; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 62rem; background: #fff; color: #1a1a1a;
+body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 66rem; background: #fff; color: #1a1a1a;
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; }
 h2 { font-size: 1.25rem; line-height: 1.3; margin: 3rem 0 .4rem; padding-top: .8rem; border-top: 1px solid #ddd; }
