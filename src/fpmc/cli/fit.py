@@ -28,7 +28,7 @@ class Config(SourceOptions):
     shape: tuple[Literal["square", "ls", "flex", "lukoianov"], ...] = ("square",)   # of the patches
     sizes: tuple[float, ...] = ()                   # patch sizes or thresholds of one shape; none: five of each
     gaussian: bool = True                           # the Wiener filter takes part
-    temperatures: tuple[float, ...] = (1.25, 1.5, 2.0)      # of whole images beside the optimal denoiser
+    temperatures: tuple[float, ...] | None = None   # of whole images beside the optimal denoiser; none: the preset's
     maps: str | None = None                         # for the shape flex: a file of `fpmc maps`, or "wiener"
     per: Literal["group", "channel", "pixel"] = "group"     # one weight per size, or one for each channel or pixel
     sigmas: tuple[float, ...] = ()                  # noise levels; none: the 18-step EDM grid
@@ -62,7 +62,7 @@ def main(args: list[str]) -> None:
         shape=config.shape,
         sizes=config.sizes or None,
         gaussian=config.gaussian,
-        temperatures=config.temperatures,
+        temperatures=presets.TEMPERATURES if config.temperatures is None else config.temperatures,
         maps=config.maps if config.maps in (None, "wiener") else load_maps(config.maps),  # pyright: ignore
     )
     run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="fit")
