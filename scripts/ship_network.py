@@ -22,7 +22,7 @@ from fpmc.metrics import compare
 from fpmc.networks import load_network, save_network
 from fpmc.networks.shipped import MAPS, WEIGHTS
 from fpmc.networks.training import VALIDATION_SIGMAS, validate
-from fpmc.presets import wiener
+from fpmc.presets import optimal, wiener
 from fpmc.report.grid import image_grid
 from fpmc.report.table import markdown, plus_minus
 from fpmc.sampling import sample
@@ -52,7 +52,7 @@ def main() -> None:
 
     data = json.loads((options.runs[0] / "config.json").read_text())["settings"]["data"]
     images, held_out = load_images(data), load_images(data, split="test").subset(slice(options.held_out))
-    linear = validate(wiener(images), held_out)
+    analytic = {"Wiener": validate(wiener(images), held_out), "optimal": validate(optimal(images), held_out)}
     samples = {name: sample(net, seeds=range(options.seeds)).images for name, net in nets.items()}
     agreement = ""
     if len(samples) == 2:
@@ -69,7 +69,7 @@ def main() -> None:
         image_grid(grid, title=run.name).save(WEIGHTS / f"{run.name}.png", optimize=True)
         history = run / "note.txt"  # what the settings do not tell, e.g. that they changed on the way
         note = history.read_text(encoding="utf-8").strip() if history.is_file() else ""
-        text = card(run, nets[run.name], images, validate(nets[run.name], held_out), linear, agreement, note)
+        text = card(run, nets[run.name], images, validate(nets[run.name], held_out), analytic, agreement, note)
         (WEIGHTS / f"{run.name}.md").write_text(text, encoding="utf-8")
         print(text)
 
@@ -79,7 +79,7 @@ def card(
     net: Any,
     images: ImageSet,
     errors: dict[float, float],
-    linear: dict[float, float],
+    analytic: dict[str, dict[float, float]],
     agreement: str,
     note: str,
 ) -> str:
@@ -90,7 +90,8 @@ def card(
     seen, hours = state["step"] * settings["batch"], state["seconds"] / 3600
     settings["images"] = seen
     flags = " ".join(f"--{key} {_flag(value)}" for key, value in settings.items() if key not in machinery and value)
-    rows = [[f"{sigma:g}", f"{errors[sigma]:.4f}", f"{linear[sigma]:.4f}"] for sigma in VALIDATION_SIGMAS]
+    columns = {"network": errors, **analytic}
+    rows = [[f"{sigma:g}", *(f"{each[sigma]:.4f}" for each in columns.values())] for sigma in VALIDATION_SIGMAS]
     parameters = sum(parameter.numel() for parameter in net.parameters())
     return f"""# {run.name}
 
@@ -105,9 +106,10 @@ EDM's are N(−1.2, 1.2²). {note}
 
 {agreement}
 
-Mean squared error on held-out test images by noise level, beside that of the best linear denoiser (Wiener):
+Mean squared error on held-out test images by noise level, beside those of the best linear denoiser (Wiener) and of the
+optimal denoiser of the training images:
 
-{markdown(["σ", "network", "Wiener"], rows)}
+{markdown(["σ", *columns], rows)}
 
 ![samples]({run.name}.png)
 """

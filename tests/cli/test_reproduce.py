@@ -22,6 +22,7 @@ from fpmc.networks import save_maps
 from fpmc.networks.maps import SensitivityMaps
 from networks.edm_pickle import edm_pickle
 
+LAPTOP = SCALES["laptop"]
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -91,6 +92,21 @@ def test_killed_twice_the_tables_are_the_same(fpmc, tmp_path: Path):
     assert fpmc("reproduce", *words, "--outdir", out).code == 0
     assert tables(out) == tables(tmp_path / "whole")
     assert "computed again" not in (out / "log.txt").read_text()
+
+
+def test_several_jobs_find_the_same(fpmc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(SCALES, "laptop", LAPTOP)       # as the other processes have it
+    words = ["table-results", *small_files(tmp_path), "--methods", "ls", "pspc_square", "--seeds", 4]
+    found = []
+    for jobs in (1, 2):
+        out = tmp_path / f"jobs-{jobs}"
+        code, _, err = fpmc("reproduce", *words, "--outdir", out, "--jobs", jobs)
+        assert code == 0, err
+        found.append(tables(out))
+        assert "samples/ls" in (out / "log.txt").read_text()
+        assert "--jobs" not in (out / "index.html").read_text()
+    assert found[0] == found[1]
+    assert "at least 1" in fpmc("reproduce", *words, "--jobs", 0).err
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,3 +100,52 @@ def test_an_interruption_loses_one_unit(tmp_path: Path):
         execute(steps(1, 2, 3, 4), Cache(tmp_path), "interrupted")
     _, cached = execute(steps(1, 2, 3, 4), Cache(tmp_path))
     assert cached == [True, True, False, False, False]
+
+
+def mark(lab: Path, inputs, scratch, *, value: int) -> Made:
+    (lab / f"{value}-{time.monotonic_ns()}").touch()
+    time.sleep(0.05)
+    return Made({"x": torch.full((1,), float(value))}, {})
+
+
+def many() -> Step:
+    return Step("total", total, {}, inputs=tuple(Step(f"marks/{v}", mark, {"value": v}) for v in range(12)))
+
+
+def work_along(folder: Path, told: multiprocessing.Queue) -> None:
+    results = Results()
+    each = run([many()], folder / "marks", Cache(folder / "cache"), results)
+    own = [done.step.name for done in each if not done.cached]
+    told.put((own, results[many()]["x"].item()))
+
+
+def test_processes_with_the_same_folder_share_the_work(tmp_path: Path):
+    (tmp_path / "marks").mkdir()
+    context = multiprocessing.get_context("spawn")
+    told = context.Queue()
+    workers = [context.Process(target=work_along, args=(tmp_path, told)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    found = [told.get(timeout=60) for _ in workers]
+    for worker in workers:
+        worker.join()
+    assert [value for _, value in found] == [66, 66]
+    assert sorted(name for own, _ in found for name in own) == sorted(["total", *(f"marks/{v}" for v in range(12))])
+    assert len(list((tmp_path / "marks").iterdir())) == 12  # each once
+    assert not list((tmp_path / "cache" / "unfinished").iterdir())
+
+
+def test_a_step_that_another_process_is_at_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    step, cache = steps(1, 2), Cache(tmp_path)
+    elsewhere = cache.claim(step.inputs[0])
+    assert elsewhere.__enter__()
+
+    def other_process(_: float) -> None:
+        assert CALLS == ["double 2"]                    # what is free comes first
+        cache.put(step.inputs[0], double("lab", {}, cache.scratch(step.inputs[0]), value=1), 0.0)
+        elsewhere.__exit__(None, None, None)
+
+    monkeypatch.setattr(time, "sleep", other_process)
+    results, cached = execute(step, Cache(tmp_path))
+    assert cached == [False, True, False]
+    assert results[step]["x"].tolist() == [6, 6, 6]

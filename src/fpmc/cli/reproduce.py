@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -17,16 +17,21 @@ from fpmc.errors import InputError
 from fpmc.experiments import EXPERIMENTS, choose
 
 if TYPE_CHECKING:
+    from fpmc.experiments.experiment import Experiment
+    from fpmc.experiments.graph import Cache
+    from fpmc.experiments.lab import Lab
     from fpmc.experiments.reproduce import Forecast
+    from fpmc.report.run import RunDirectory
 
-OWN = ("names", "list", "dry_run", "outdir", "cache")  # these decide no number
+OWN = ("names", "list", "dry_run", "outdir", "cache", "jobs")  # these decide no number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(DataOptions):
     """Figures and tables of the paper, with its published values beside ours: --outdir/index.html and files.
 
-    Interrupted, the same command goes on; what exists is not computed again, what changed is.
+    Interrupted, the same command goes on; what exists is not computed again, what changed is. Commands with the same
+    --cache share the work, on one machine or on several.
     """
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()   # experiments, or all; --list names them
@@ -43,6 +48,7 @@ class Config(DataOptions):
     synthetic: int | None = None                    # synthetic images at most, not the scale's
     outdir: Path = Path("runs/reproduce")           # run directory to write or to go on with
     cache: Path | None = None                       # where results of steps are kept; none: --outdir/cache
+    jobs: int = 1                                   # processes that compute steps side by side, cores shared evenly
     device: str = "cpu"                             # of networks and denoisers
     dry_run: bool = False                           # print the steps, their time and memory, and stop
 
@@ -56,14 +62,36 @@ def main(args: list[str]) -> None:
     names = choose(config.names)
     if config.max_size is not None and config.max_size < 1:
         raise InputError(f"max_size must be at least 1, got {config.max_size}")
+    if config.jobs < 1:
+        raise InputError(f"jobs {config.jobs}: at least 1 is needed")
 
-    from fpmc.experiments.experiment import load
     from fpmc.experiments.graph import Cache
-    from fpmc.experiments.lab import Lab
     from fpmc.experiments.reproduce import forecast, reproduce
-    from fpmc.experiments.scale import SCALES
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import plain
+
+    lab, experiments = _open(config)
+    if config.dry_run:
+        print(table_of(forecast(lab, experiments, Cache(_place(config), print))))
+        return
+    settings = {name: value for name, value in asdict(config).items() if name not in OWN}
+    free = tuple(name for name in settings if name not in ("data", "scale"))
+    run = RunDirectory(config.outdir, settings | {"names": names}, command="reproduce", free=(*free, "names"))
+    cache = Cache(_place(config), run.say)
+    with _bar() as progress:
+        if config.jobs > 1:
+            _side_by_side(config, lab, experiments, cache, run, progress)
+        exhibits = reproduce(lab, experiments, run, cache, command=command_of(config), progress=progress)
+    for exhibit in exhibits:
+        run.say(f"\n{exhibit.title}\n{plain(exhibit.headers, exhibit.rows)}")
+    run.say(f"\n{run.path / 'index.html'}")
+
+
+def _open(config: Config) -> tuple[Lab, list[Experiment]]:
+    """What the settings ask for; what cannot be used is refused here."""
+    from fpmc.experiments.experiment import load
+    from fpmc.experiments.lab import Lab
+    from fpmc.experiments.scale import SCALES
 
     named = ("points", "seeds", "synthetic")
     changes = {name: value for name in named if (value := getattr(config, name)) is not None}
@@ -74,21 +102,44 @@ def main(args: list[str]) -> None:
         held_out=config.held_out, maps=config.maps, dataset=config.dataset, max_size=config.max_size,
         only=config.methods, device=config.device,
     )
-    experiments = load(names, lab)
-    place = config.cache or config.outdir / "cache"
-    if config.dry_run:
-        print(table_of(forecast(lab, experiments, Cache(place, print))))
-        return
-    settings = {name: value for name, value in asdict(config).items() if name not in OWN}
-    free = tuple(name for name in settings if name not in ("data", "scale"))
-    run = RunDirectory(config.outdir, settings | {"names": names}, command="reproduce", free=(*free, "names"))
-    with _bar() as progress:
-        exhibits = reproduce(
-            lab, experiments, run, Cache(place, run.say), command=command_of(config), progress=progress
-        )
-    for exhibit in exhibits:
-        run.say(f"\n{exhibit.title}\n{plain(exhibit.headers, exhibit.rows)}")
-    run.say(f"\n{run.path / 'index.html'}")
+    return lab, load(choose(config.names), lab)
+
+
+def _place(config: Config) -> Path:
+    return config.cache or config.outdir / "cache"
+
+
+def _side_by_side(
+    config: Config, lab: Lab, experiments: Sequence[Experiment], cache: Cache, run: RunDirectory,
+    progress: Callable[[str, float, float], object],
+) -> None:
+    """Compute all steps in several processes."""
+    from os import cpu_count
+
+    from fpmc.cli.jobs import share
+    from fpmc.experiments.reproduce import predicted, steps_of
+
+    seconds = predicted(lab, steps_of(experiments), cache)
+    done, threads = 0.0, max(1, (cpu_count() or 1) // config.jobs)
+    for key, name, spent in share(_worker, config, range(config.jobs), jobs=config.jobs, threads=threads):
+        done += seconds[key]
+        run.note(f"{name}: {spent:.1f} s")
+        progress(name, done, sum(seconds.values()))
+
+
+def _worker(config: Config) -> Callable[[int], Iterator[tuple[str, str, float]]]:
+    from fpmc.experiments.graph import Cache, Results
+    from fpmc.experiments.graph import run as run_steps
+    from fpmc.experiments.reproduce import steps_of
+
+    lab, experiments = _open(config)
+
+    def work(_: int) -> Iterator[tuple[str, str, float]]:
+        for step, result, cached in run_steps(steps_of(experiments), lab, Cache(_place(config)), Results()):
+            if not cached:
+                yield step.key, step.name, result.seconds
+
+    return work
 
 
 def table_of(steps: list[Forecast]) -> str:

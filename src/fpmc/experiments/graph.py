@@ -1,6 +1,7 @@
 """Steps and their results: computed once, kept in files that know what made them, computed again when that changes.
 
-A step is one unit of work (a noise level, a batch of seeds), so an interruption loses at most one of them.
+A step is one unit of work (a noise level, a batch of seeds), so an interruption loses at most one of them. Processes
+with the same folder share the work: each takes steps that no other is at.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +24,13 @@ from torch import Tensor
 
 from fpmc.files import atomic
 
+try:
+    import fcntl
+except ImportError:                                     # not on Windows, where two processes may do the same twice
+    fcntl = None
+
 HEADER = "fpmc-result"
+PATIENCE = 0.5                                          # seconds between looks at what other processes do
 
 
 class Made(NamedTuple):
@@ -90,6 +98,9 @@ class Results:
     def __getitem__(self, step: Step) -> Result:
         return self._found[step.key]
 
+    def __contains__(self, step: Step) -> bool:
+        return step.key in self._found
+
     def __setitem__(self, step: Step, result: Result) -> None:
         self._found[step.key] = result
 
@@ -100,6 +111,7 @@ class Cache:
     def __init__(self, path: Path, note: Callable[[str], object] = lambda _: None) -> None:
         self.path, self._note = path, note
         self._verified: dict[str, Result] = {}
+        self._damaged: set[str] = set()                 # those that were told of
 
     def get(self, step: Step) -> Result | None:
         """The result of a step, if it is there and whole."""
@@ -110,7 +122,9 @@ class Cache:
             try:
                 self._verified[step.key] = _read(path, step.key)
             except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-                self._note(f"{path.name} is damaged ({error}) and will be computed again")
+                if step.key not in self._damaged:
+                    self._note(f"{path.name} is damaged ({error}) and will be computed again")
+                self._damaged.add(step.key)
                 return None
         return self._verified[step.key]
 
@@ -124,6 +138,7 @@ class Cache:
         with atomic(self._place(step)) as part:
             save_file(tensors, part, {HEADER: json.dumps(header)})
         shutil.rmtree(self.scratch(step), ignore_errors=True)
+        self._lock(step).unlink(missing_ok=True)
         info = json.loads(json.dumps(made.info))        # as it will be read the next time
         self._verified[step.key] = Result(self._place(step), info, seconds)
         return self._verified[step.key]
@@ -131,6 +146,24 @@ class Cache:
     def scratch(self, step: Step) -> Path:
         """Where a step may keep what it needs to go on after an interruption; gone when it is done."""
         return self.path / "unfinished" / step.key[:24]
+
+    @contextmanager
+    def claim(self, step: Step) -> Iterator[bool]:
+        """Whether the step is this process's to compute; a claim ends with its process, whatever ends that."""
+        if fcntl is None:
+            yield True
+            return
+        self._lock(step).parent.mkdir(parents=True, exist_ok=True)
+        with self._lock(step).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    def _lock(self, step: Step) -> Path:
+        return self.scratch(step).with_suffix(".lock")
 
     def _place(self, step: Step) -> Path:
         name = re.sub(r"[^\w.+=-]+", "_", step.name)
@@ -161,17 +194,37 @@ class Done(NamedTuple):
 
 
 def run(steps: Iterable[Step], lab: Any, cache: Cache, results: Results) -> Iterator[Done]:
-    """Compute what is missing, in order; a record after each step."""
-    for step in ordered(steps):
-        found = cache.get(step)
-        cached = found is not None
-        if found is None:
-            inputs = {other.name: results[other] for other in step.inputs}
-            began = time.perf_counter()
-            made = step.function(lab, inputs, cache.scratch(step), **step.settings)
-            found = cache.put(step, made, time.perf_counter() - began)
-        results[step] = found
-        yield Done(step, found, cached)
+    """Compute what is missing and no other process is at, then take what the others found; a record after each step."""
+    waiting = ordered(steps)
+    while waiting:
+        later = []
+        for step in waiting:
+            done = _settle(step, lab, cache, results)
+            if done is None:
+                later.append(step)
+            else:
+                results[step] = done.result
+                yield done
+        if len(later) == len(waiting):
+            time.sleep(PATIENCE)
+        waiting = later
+
+
+def _settle(step: Step, lab: Any, cache: Cache, results: Results) -> Done | None:
+    """The step with its result, found or computed; None if that is up to another process."""
+    if any(other not in results for other in step.inputs):
+        return None
+    if (found := cache.get(step)) is not None:
+        return Done(step, found, True)
+    with cache.claim(step) as mine:
+        if not mine:
+            return None
+        if (found := cache.get(step)) is not None:      # another process was quicker
+            return Done(step, found, True)
+        inputs = {other.name: results[other] for other in step.inputs}
+        began = time.perf_counter()
+        made = step.function(lab, inputs, cache.scratch(step), **step.settings)
+        return Done(step, cache.put(step, made, time.perf_counter() - began), False)
 
 
 def _read(path: Path, key: str) -> Result:

@@ -29,8 +29,8 @@ class Forecast:
 
 def forecast(lab: Lab, experiments: Sequence[Experiment], cache: Cache) -> list[Forecast]:
     """What `reproduce` would do, by kind of step, on this machine."""
-    steps = ordered(step for experiment in experiments for step in experiment.steps)
-    seconds = _predicted(lab, steps, cache)
+    steps = steps_of(experiments)
+    seconds = predicted(lab, steps, cache)
     kinds: dict[str, list[Step]] = {}
     for step in steps:
         kinds.setdefault(step.kind, []).append(step)
@@ -53,8 +53,7 @@ def reproduce(
     progress: Callable[[str, float, float], object] = lambda *_: None,     # (step, seconds done, seconds in all)
 ) -> list[Exhibit]:
     """Run experiments, each to its tables and figures as soon as it is done; index.html has all so far."""
-    steps = [step for experiment in experiments for step in experiment.steps]
-    seconds = _predicted(lab, ordered(steps), cache)
+    seconds = predicted(lab, steps_of(experiments), cache)
     total, done = sum(seconds.values()), 0.0
     results, spent, exhibits = Results(), {}, []
     for experiment in experiments:
@@ -72,7 +71,12 @@ def reproduce(
     return exhibits
 
 
-def _predicted(lab: Lab, steps: Sequence[Step], cache: Cache) -> dict[str, float]:
+def steps_of(experiments: Iterable[Experiment]) -> list[Step]:
+    """All that experiments need, each step once, inputs first."""
+    return ordered(step for experiment in experiments for step in experiment.steps)
+
+
+def predicted(lab: Lab, steps: Sequence[Step], cache: Cache) -> dict[str, float]:
     """Seconds of the steps that have no result yet, by key."""
     missing = {step.key: step.predict() for step in steps if cache.get(step) is None}
     speed = predict.measure(lab, sorted({kind for work in missing.values() for kind in work.amounts}))
