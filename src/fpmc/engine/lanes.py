@@ -25,6 +25,7 @@ from fpmc.engine.sparse import DIFFERS, LACKS
 from fpmc.engine.vector import (
     KERNEL,
     LANES,
+    entry,
     exp,
     exp_one,
     largest,
@@ -90,13 +91,13 @@ def gathered(s, places, first, last):
         d = splat(np.float32(0))
         e, stop = start, min(start + 64, last)
         while e + 4 <= stop:
-            a = a + load(s, places[e])
-            b = b + load(s, places[e + 1])
-            c = c + load(s, places[e + 2])
-            d = d + load(s, places[e + 3])
+            a = a + load(s, entry(places, e))
+            b = b + load(s, entry(places, e + 1))
+            c = c + load(s, entry(places, e + 2))
+            d = d + load(s, entry(places, e + 3))
             e += 4
         while e < stop:
-            a = a + load(s, places[e])
+            a = a + load(s, entry(places, e))
             e += 1
         whole = whole + ((a + b) + (c + d))
     return whole
@@ -125,11 +126,11 @@ def row_sums(s, ends, turns, places, values, kinds, target):
             whole = splat(np.float32(0))
             other = splat(np.float32(0))
             while e + 2 <= stop:
-                whole = whole + splat(values[e]) * load(s, places[e])
-                other = other + splat(values[e + 1]) * load(s, places[e + 1])
+                whole = whole + splat(entry(values, e)) * load(s, entry(places, e))
+                other = other + splat(entry(values, e + 1)) * load(s, entry(places, e + 1))
                 e += 2
             if e < stop:
-                whole = whole + splat(values[e]) * load(s, places[e])
+                whole = whole + splat(entry(values, e)) * load(s, entry(places, e))
             whole = whole + other
         if kinds[row] == DIFFERS:
             whole = whole + load(target, row - 1)

@@ -72,6 +72,16 @@ def load(context, array, row):
 
 
 @intrinsic
+def entry(context, array, index):
+    """array[index] for an index that is not negative: numba would look, at a third of the cost of a sparse sum."""
+    def generate(context, builder, signature, args):
+        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+        return builder.load(builder.gep(data, [args[1]]))
+
+    return array.dtype(array, types.intp), generate
+
+
+@intrinsic
 def load_bytes(context, array, row):
     """Row `row` of a flat uint8 array of `LANES` columns, as floats."""
     def generate(context, builder, signature, args):
