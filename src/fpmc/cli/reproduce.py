@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fpmc.experiments.reproduce import Forecast
     from fpmc.report.run import RunDirectory
 
+MOST_JOBS = 8                                       # a step may take a gigabyte
 OWN = ("names", "list", "dry_run", "outdir", "cache", "jobs")  # these decide no number
 
 
@@ -48,7 +49,7 @@ class Config(DataOptions):
     synthetic: int | None = None                    # synthetic images at most, not the scale's
     outdir: Path = Path("runs/reproduce")           # run directory to write or to go on with
     cache: Path | None = None                       # where results of steps are kept; none: --outdir/cache
-    jobs: int = 1                                   # processes that compute steps side by side, cores shared evenly
+    jobs: int | None = None                         # processes side by side; none: one per core, 8 at most; GPU: one
     device: str = "cpu"                             # of networks and denoisers
     dry_run: bool = False                           # print the steps, their time and memory, and stop
 
@@ -62,25 +63,30 @@ def main(args: list[str]) -> None:
     names = choose(config.names)
     if config.max_size is not None and config.max_size < 1:
         raise InputError(f"max_size must be at least 1, got {config.max_size}")
-    if config.jobs < 1:
+    if config.jobs is not None and config.jobs < 1:
         raise InputError(f"jobs {config.jobs}: at least 1 is needed")
+
+    import torch
 
     from fpmc.experiments.graph import Cache
     from fpmc.experiments.reproduce import forecast, reproduce
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import plain
 
+    cores = torch.get_num_threads()
+    jobs = config.jobs or (min(cores, MOST_JOBS) if config.device == "cpu" else 1)
+    torch.set_num_threads(max(1, cores // jobs))        # speed is measured as the processes will have it
     lab, experiments = _open(config)
     if config.dry_run:
-        print(table_of(forecast(lab, experiments, Cache(_place(config), print))))
+        print(table_of(forecast(lab, experiments, Cache(_place(config), print)), jobs))
         return
     settings = {name: value for name, value in asdict(config).items() if name not in OWN}
     free = tuple(name for name in settings if name not in ("data", "scale"))
     run = RunDirectory(config.outdir, settings | {"names": names}, command="reproduce", free=(*free, "names"))
     cache = Cache(_place(config), run.say)
     with _bar() as progress:
-        if config.jobs > 1:
-            _side_by_side(config, lab, experiments, cache, run, progress)
+        if jobs > 1:
+            _side_by_side(config, jobs, lab, experiments, cache, run, progress)
         exhibits = reproduce(lab, experiments, run, cache, command=command_of(config), progress=progress)
     for exhibit in exhibits:
         run.say(f"\n{exhibit.title}\n{plain(exhibit.headers, exhibit.rows)}")
@@ -110,19 +116,18 @@ def _place(config: Config) -> Path:
 
 
 def _side_by_side(
-    config: Config, lab: Lab, experiments: Sequence[Experiment], cache: Cache, run: RunDirectory,
+    config: Config, jobs: int, lab: Lab, experiments: Sequence[Experiment], cache: Cache, run: RunDirectory,
     progress: Callable[[str, float, float], object],
 ) -> None:
     """Compute all steps in several processes."""
-    from os import cpu_count
+    import torch
 
     from fpmc.cli.jobs import share
     from fpmc.experiments.reproduce import predicted, steps_of
 
-    seconds = predicted(lab, steps_of(experiments), cache)
-    done, threads = 0.0, max(1, (cpu_count() or 1) // config.jobs)
-    for key, name, spent in share(_worker, config, range(config.jobs), jobs=config.jobs, threads=threads):
-        done += seconds[key]
+    seconds, done = predicted(lab, steps_of(experiments), cache), 0.0
+    for key, name, spent in share(_worker, config, range(jobs), jobs=jobs, threads=torch.get_num_threads()):
+        done += seconds.get(key, 0.0)
         run.note(f"{name}: {spent:.1f} s")
         progress(name, done, sum(seconds.values()))
 
@@ -142,8 +147,8 @@ def _worker(config: Config) -> Callable[[int], Iterator[tuple[str, str, float]]]
     return work
 
 
-def table_of(steps: list[Forecast]) -> str:
-    """The forecast as a table, and its sum."""
+def table_of(steps: list[Forecast], jobs: int) -> str:
+    """The forecast as a table: each kind of step in one process, and all of them in so many processes."""
     from fpmc.experiments.reproduce import clock
     from fpmc.report.table import plain
 
@@ -153,7 +158,8 @@ def table_of(steps: list[Forecast]) -> str:
     ]
     units, cached = sum(step.units for step in steps), sum(step.cached for step in steps)
     memory = max((step.memory for step in steps), default=0.0)
-    rows.append(("all", str(units), str(cached), clock(sum(s.seconds for s in steps)), f"{memory / 2**20:,.0f} MiB"))
+    together, seconds = f"all, in {jobs} processes" if jobs > 1 else "all", sum(step.seconds for step in steps) / jobs
+    rows.append((together, str(units), str(cached), clock(seconds), f"{jobs * memory / 2**20:,.0f} MiB"))
     return plain(("steps", "units", "done", "predicted", "memory"), rows)
 
 
