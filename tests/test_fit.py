@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.problems import close
-from fpmc import FPMC, Collection, ImageSet, InputError, Source, augment, presets
+from fpmc import FPMC, Collection, ImageSet, InputError, Source, augment, presets, reference
 from fpmc.engine import Settings, Task
 from fpmc.fit import Fit, answers_of, fit_level, fit_response, least_squares, weigh
+from fpmc.precision import Squares
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -242,6 +243,20 @@ def test_a_temperature_weighs_images_as_if_the_noise_were_stronger(sigma: float,
     answers = presets.multiscale(images, sizes=(3,), temperatures=(1.5, 0.5)).at(sigma).answers(z, sigma)
     for answer, temperature in zip(answers[1:4], (1.0, 1.5, 0.5), strict=True):
         close(answer, presets.optimal(images).at(1.0).denoise(z, temperature * sigma), 1e-5)
+
+
+def test_squares_come_again_with_a_weaker_say_around_them(tmp_path: Path) -> None:
+    images = blobs(side=12)
+    denoiser = presets.multiscale(images, sizes=(3, 4, 6), temperatures=(), around=(0.1, 0.4))
+    found = [(group.q.size, group.q.around) for group in denoiser.at(0.7).groups if isinstance(group.q, Squares)]
+    assert found == [(3, 0.0), (4, 0.0), (4, 0.1), (4, 0.4), (6, 0.0)]
+    z = torch.randn(2, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    q = Squares(4, 12, 12, inside=True, around=0.1).dense(torch.float64)
+    expected = reference.denoise(z, 0.7, q, (q == 1).double(), images.scaled(dtype=torch.float64))
+    close(denoiser.at(0.7).answers(z, 0.7)[2], expected, 1e-5)
+    fitted = fit_response(denoiser, "clean", images, sigmas=[0.7], count=16)
+    fitted.save_pretrained(tmp_path)
+    close(FPMC.from_pretrained(tmp_path, images=images)(z, 0.7), fitted(z, 0.7), 1e-6)
 
 
 @pytest.mark.parametrize("shape", ["square", "ls", "flex", "lukoianov"])

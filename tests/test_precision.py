@@ -57,6 +57,20 @@ def test_a_stride_takes_some_of_the_inner_squares_and_covers_the_image(height: i
     assert bool((some.sum(0) > 0).all())
 
 
+@given(height=st.integers(2, 7), width=st.integers(2, 7), inside=st.booleans(), around=st.floats(0, 0.99))
+def test_around_its_patch_a_square_has_a_weaker_say(height: int, width: int, inside: bool, around: float):
+    q = Squares(1 if min(height, width) < 3 else 3, height, width, inside=inside, around=around)
+    patch = q.patch.dense(torch.float64)
+    assert set(patch.unique().tolist()) <= {0.0, 1.0}
+    torch.testing.assert_close(q.dense(torch.float64), patch + around * (1 - patch), atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("around", [-0.1, 1.0, float("nan")])
+def test_impossible_surroundings(around: float) -> None:
+    with pytest.raises(InputError, match="around"):
+        Squares(3, 8, 8, around=around)
+
+
 @pytest.mark.parametrize(("stride", "inside"), [(0, True), (4, True), (2, False)])
 def test_impossible_strides(stride: int, inside: bool) -> None:
     with pytest.raises(InputError, match=f"stride {stride}"):

@@ -36,7 +36,8 @@ class Group:
         if self.weight is not None:
             self._check_weight(self.weight)
         if isinstance(self.source, Translations):
-            centred = isinstance(self.q, Squares) and not self.q.inside and self.q.size == self.source.size
+            q, size = self.q, self.source.size
+            centred = isinstance(q, Squares) and not q.inside and q.size == size and q.around == 0
             if not (centred and isinstance(self.r, Partition) and self.r.is_pixelwise):
                 raise InputError("translations go with centred squares of their size, each answering for its own pixel")
 

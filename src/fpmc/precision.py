@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -70,6 +70,8 @@ class Squares(Precision):
     `inside=False`: one per pixel, centred on it, cut at the border (LS, ELS; App. A.2); s is odd.
     `inside=True`: all that lie inside the image, (H−s+1)(W−s+1) of them, any s (PSPC-Square; App. A.1.1); of these with
     a stride only every stride-th along each axis, and the last, so that together they still cover the image.
+    `around`: q is 1 in the patch and this much outside, so that the rest of the image has a weaker say (beyond the
+    paper).
     """
 
     size: int
@@ -77,8 +79,11 @@ class Squares(Precision):
     width: int
     inside: bool = False
     stride: int = 1
+    around: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.around < 1:
+            raise InputError(f"around {self.around}: outside its patch q is 0 or more, and less than 1")
         if not 1 <= self.stride <= max(1, self.size):
             raise InputError(f"stride {self.stride}: patches of {self.size} leave gaps; use 1 to {self.size}")
         if self.stride > 1 and not self.inside:
@@ -117,9 +122,15 @@ class Squares(Precision):
         """The rows (Ly, H) and columns (Lx, W) that the patches cover; a patch is the product of one of each."""
         return self._band(self.height), self._band(self.width)
 
+    @property
+    def patch(self) -> Squares:
+        """The same patches with nothing around them."""
+        return self if self.around == 0 else replace(self, around=0.0)
+
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        rows, columns = (band.to(dtype) for band in self.bands())
-        return torch.einsum("iy,jx->ijyx", rows, columns).reshape(-1, 1, self.height, self.width)
+        rows, columns = self.bands()
+        within = (rows[:, None, :, None] & columns[:, None]).reshape(-1, 1, self.height, self.width)
+        return torch.where(within, 1.0, self.around).to(dtype)
 
     def merge(self) -> tuple[Precision, Tensor]:
         if all(bool(band.all()) for band in self.bands()):

@@ -59,13 +59,16 @@ def els(images: Images, *, schedule: Schedule = None) -> FPMC:
     return _by_size("ELS", "els", source, schedule, False, make)
 
 
-def pspc_square(images: Images, *, schedule: Schedule = None, stride: int = 1) -> FPMC:
-    """PSPC-Square (App. A.1.1): all squares inside the image, r = q; with a stride only every stride-th of them."""
+def pspc_square(images: Images, *, schedule: Schedule = None, stride: int = 1, around: float = 0.0) -> FPMC:
+    """PSPC-Square (App. A.1.1): all squares inside the image, r = q.
+
+    Beyond the paper: with a stride only every stride-th of them; with `around`, q is that much outside the square.
+    """
     source = as_source(images)
 
     def make(q: Squares) -> Collection:
-        q = replace(q, stride=min(stride, q.size)) if stride != 1 else q
-        return Collection(q, SameAsQ(q), source)
+        q = replace(q, stride=min(stride, q.size), around=around)
+        return Collection(q, SameAsQ(q.patch), source)
 
     return _by_size("PSPC-Square", "pspc_square", source, schedule, True, make)
 
@@ -132,6 +135,7 @@ THRESHOLDS: dict[str, tuple[float, ...]] = {
 }
 
 TEMPERATURES = (1.25, 1.5, 2.0)
+AROUND = (0.01, 0.03, 0.1, 0.3, 0.5, 0.65)
 
 
 def multiscale(
@@ -141,6 +145,7 @@ def multiscale(
     shape: Shape | Sequence[Shape] = "square",
     gaussian: bool = True,
     temperatures: Sequence[float] = TEMPERATURES,
+    around: Sequence[float] = AROUND,
     stride: int | None = None,
     maps: Maps | Literal["wiener"] | None = None,
 ) -> FPMC:
@@ -148,8 +153,9 @@ def multiscale(
 
     All have the same say until `fit_response` gives each its weight. sizes: patch sizes for "square" and "ls",
     thresholds τ for "flex" and "lukoianov"; with several shapes a mapping {shape: sizes}. temperatures: beside the
-    optimal denoiser, whole images weighed as if the noise were so many times as strong, q = 1/T². stride: of the
-    squares; None takes a quarter of their size, which costs a fraction and answers nearly alike.
+    optimal denoiser, whole images weighed as if the noise were so many times as strong, q = 1/T². around: squares of 4
+    pixels to a third of the image come again with q this much outside them. stride: of the squares; None takes a
+    quarter of their size, which costs a fraction and answers nearly alike.
     """
     source = as_source(images)
     shapes = (shape,) if isinstance(shape, str) else tuple(shape)
@@ -162,7 +168,8 @@ def multiscale(
         for size in _sizes(each, sizes[each] if isinstance(sizes, Mapping) else sizes, source.shape):
             if each == "square":
                 step = max(1, int(size) // 4) if stride is None else stride
-                members.append(pspc_square(source, schedule=size, stride=step))
+                outside = (0.0, *around) if 4 <= size <= min(source.shape[1:]) / 3 else (0.0,)
+                members += [pspc_square(source, schedule=size, stride=step, around=share) for share in outside]
             elif each == "ls":
                 members.append(ls(source, schedule=size))
             elif each == "flex":

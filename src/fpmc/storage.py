@@ -23,7 +23,7 @@ from fpmc.precision import Full, Precision, Squares
 from fpmc.response import Partition, Response, SameAsQ
 from fpmc.sources import Gaussian, Source, Translations
 
-SQUARES = ("size", "height", "width", "inside", "stride")
+SQUARES = ("size", "height", "width", "inside", "stride", "around")
 SPARSE = 0.7                                            # share of zeros from which only the rest is stored
 FindImages = Callable[[dict[str, Any]], ImageSet]       # a recipe to its images
 
@@ -80,6 +80,8 @@ class Writer:
             return {"kind": "partition", "owner": self._once(r.owner, lambda: self._put(r.owner)), "length": r.length}
         if isinstance(r, SameAsQ) and r.precision is q and r.count is None:
             return {"kind": "same"}
+        if isinstance(r, SameAsQ) and isinstance(r.precision, Squares) and r.count is None:
+            return self._precision(r.precision)
         values = r.values if isinstance(r, response.Vectors) else r.dense()
         return {"kind": "vectors", "vectors": self._vectors(values)}
 
@@ -130,12 +132,14 @@ class Reader:
         if entry["kind"] == "full":
             return Full(entry["height"], entry["width"], entry.get("value", 1.0))
         if entry["kind"] == "squares":
-            return Squares(**{name: entry[name] for name in SQUARES})
+            return Squares(**{name: entry[name] for name in SQUARES if name in entry})
         return precision.Vectors(self._vectors(entry["vectors"]))
 
     def _response(self, entry: dict[str, Any], q: Precision) -> Response:
         if entry["kind"] == "partition":
             return Partition(self._tensors[entry["owner"]], entry["length"])
+        if entry["kind"] == "squares":
+            return SameAsQ(self._precision(entry))
         return SameAsQ(q) if entry["kind"] == "same" else response.Vectors(self._vectors(entry["vectors"]))
 
     def _source(self, entry: dict[str, Any]) -> Source | Translations | Gaussian:

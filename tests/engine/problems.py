@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ from fpmc.sources import Gaussian, Source, Translations
 from fpmc.wiener import fit_gaussian
 
 SIGMAS = (0.002, 0.06, 0.3, 1.1, 5.3, 80.0)
-QUERIES = ("full", "centred", "inside", "masks", "masks per channel", "soft", "soft per channel")
+QUERIES = ("full", "centred", "inside", "around", "masks", "masks per channel", "soft", "soft per channel")
 SOURCES = ("images", "weighted", "union", "left out", "gaussian")
 
 
@@ -113,6 +113,10 @@ class Maker:
     def query(self, kind: str) -> Precision:
         if kind == "full":
             return Full(self.height, self.width, self.draw(st.sampled_from([1.0, 0.25, 3.0])))
+        if kind == "around":
+            squares = self.query(self.draw(st.sampled_from(["centred", "inside"])))
+            assert isinstance(squares, Squares)
+            return replace(squares, around=self.draw(st.sampled_from([0.02, 0.3, 0.9])))
         if kind == "centred":
             return Squares(self.odd(), self.height, self.width)
         if kind == "inside":
@@ -130,7 +134,7 @@ class Maker:
         channels = self.draw(st.sampled_from([1, self.channels]))
         kind = self.draw(st.sampled_from(["same", "partition", "soft", "overlapping masks"]))
         if kind == "same":
-            return SameAsQ(q)
+            return SameAsQ(q.patch if isinstance(q, Squares) and self.draw(st.booleans()) else q)
         if kind == "partition":
             owner = torch.randint(len(q), (channels, self.height, self.width), generator=self.random)
             return Partition(owner, len(q))
@@ -149,8 +153,9 @@ class Maker:
         """Squares of several sizes with one source, answering for themselves or each for its own pixel."""
         source = self.source(self.draw(st.sampled_from(["images", "weighted", "union"])))
         squares = [self.query(query) for _ in range(self.draw(st.integers(2, 4)))]
+        squares = [replace(q, around=self.draw(st.sampled_from([0.0, 0.1, 0.5]))) for q in squares]
         own = pixel(self.height, self.width)
-        return tuple(Group(q, SameAsQ(q) if query == "inside" else own, source, self.weight()) for q in squares)
+        return tuple(Group(q, SameAsQ(q.patch) if query == "inside" else own, source, self.weight()) for q in squares)
 
     def translations(self) -> Group:
         size, source = self.odd(), self.source(self.draw(st.sampled_from(["images", "weighted", "union"])))

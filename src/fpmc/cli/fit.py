@@ -29,6 +29,7 @@ class Config(SourceOptions):
     sizes: tuple[float, ...] = ()                   # patch sizes or thresholds of one shape; none: five of each
     gaussian: bool = True                           # the Wiener filter takes part
     temperatures: tuple[float, ...] | None = None   # of whole images beside the optimal denoiser; none: the preset's
+    around: tuple[float, ...] | None = None         # q outside of squares that come again with it; none: the preset's
     maps: str | None = None                         # for the shape flex: a file of `fpmc maps`, or "wiener"
     per: Literal["group", "channel", "pixel"] = "group"     # one weight per size, or one for each channel or pixel
     sigmas: tuple[float, ...] = ()                  # noise levels; none: the 18-step EDM grid
@@ -63,6 +64,7 @@ def main(args: list[str]) -> None:
         sizes=config.sizes or None,
         gaussian=config.gaussian,
         temperatures=presets.TEMPERATURES if config.temperatures is None else config.temperatures,
+        around=presets.AROUND if config.around is None else config.around,
         maps=config.maps if config.maps in (None, "wiener") else load_maps(config.maps),  # pyright: ignore
     )
     run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="fit")
@@ -131,7 +133,8 @@ def label(group) -> str:
     if isinstance(group.source, Gaussian):
         return "Wiener"
     if isinstance(group.q, Squares):
-        return f"{'square' if group.q.inside else 'LS'} {group.q.size}"
+        outside = f" in {group.q.around:g}" if group.q.around else ""
+        return f"{'square' if group.q.inside else 'LS'} {group.q.size}{outside}"
     if isinstance(group.q, Full):
         return "optimal" if group.q.value == 1 else f"T = {group.q.value**-0.5:.3g}"
     return f"masks of {group.q.entries / len(group):.0f}"

@@ -128,12 +128,13 @@ def _arguments(groups: Sequence[Group], step: Step) -> tuple:
     """What the kernel needs to know about q."""
     group = groups[0]
     if step.kernel == "boxes":
-        scales, start = [], 0
+        scales, around, start = [], [], 0
         for q in (group.q for group in groups):
             assert isinstance(q, Squares)
             scales.append((0 if q.inside else -(q.size // 2), q.size, q.stride, *q.grid, start))
+            around.append(q.around)
             start += len(q)
-        return *group.shape[1:], np.array(scales)
+        return *group.shape[1:], np.array(scales), np.array(around, np.float32)
     if step.kernel == "rows":
         return group.q.channels * group.q.height * group.q.width, *_sparse_rows(group, step.short)
     return ()

@@ -104,18 +104,34 @@ def gathered(s, places, first, last):
 
 
 @njit(**KERNEL)
+def everything(s):
+    """Σ s over all rows, by parts of 64 so that rounding does not pile up."""
+    whole = splat(np.float32(0))
+    for start in range(0, len(s) // LANES, 64):
+        part = splat(np.float32(0))
+        for p in range(start, min(start + 64, len(s) // LANES)):
+            part = part + load(s, p)
+        whole = whole + part
+    return whole
+
+
+@njit(**KERNEL)
+def surround(s, around, d, count):
+    """d += around·(Σ s − d), for the first `count` rows of d: distances of patches with q = around outside them."""
+    if around == 0:
+        return
+    beyond = splat(around) * everything(s)
+    for p in range(count):
+        store(d, p, splat(np.float32(1) - around) * load(d, p) + beyond)
+
+
+@njit(**KERNEL)
 def row_sums(s, ends, turns, places, values, kinds, target):
     """target[row] = Σ values·s[places] for sparse rows, added to nothing, to the sum of s or to the row before.
 
     No values: places up to turns[row] count 1, those after it −1.
     """
-    everything = splat(np.float32(0))
-    if (kinds == LACKS).any():
-        for start in range(0, len(s) // LANES, 64):
-            part = splat(np.float32(0))
-            for p in range(start, min(start + 64, len(s) // LANES)):
-                part = part + load(s, p)
-            everything = everything + part
+    all_of_it = everything(s) if (kinds == LACKS).any() else splat(np.float32(0))
     for row in range(len(ends) - 1):
         e, turn, stop = ends[row], turns[row], ends[row + 1]
         if len(values) == 0:
@@ -135,7 +151,7 @@ def row_sums(s, ends, turns, places, values, kinds, target):
         if kinds[row] == DIFFERS:
             whole = whole + load(target, row - 1)
         elif kinds[row] == LACKS:
-            whole = whole + everything
+            whole = whole + all_of_it
         store(target, row, whole)
 
 
@@ -202,11 +218,12 @@ def full_posterior(blocks, log_weights, first, last, z, scale, cut, slot_ends, s
 @njit(**KERNEL)
 def boxes_posterior(
     blocks, log_weights, first, last, z, scale, cut, slot_ends, slots, top, mass, moment, alive,
-    height, width, scales,
+    height, width, scales, around,
 ):
     """Posterior sums of square patches of one or several sizes, from one map of squared differences.
 
     scales: (K, 6), for each size where window 0 begins, size, stride, rows and columns of patches, first estimator.
+    around: float32 (K,), q outside the patches.
     """
     pixels = height * width
     x = np.empty(blocks.shape[1], np.float32)
@@ -222,6 +239,7 @@ def boxes_posterior(
                 begin, size, stride, rows, columns, start = scales[k]
                 stop = start + rows * columns
                 patches(s, height, width, begin, size, stride, d, rows, columns, across, prefix)
+                surround(s, around[k], d, rows * columns)
                 if update(
                     d, log_weights, j, scale, x, cut, slot_ends[start:], slots, top[b, start:stop],
                     mass[b, start:stop], moment[b],
@@ -274,7 +292,7 @@ def answer(mixed, x, result):
 @njit(**KERNEL)
 def boxes_respond(
     blocks, log_weights, first, last, z, scale, cut, top, share, alive, result,
-    height, width, scales, weights,
+    height, width, scales, around, weights,
 ):
     """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x for patches of one or several sizes, r = q times a weight (K, pixels); share is 1 / mass.
 
@@ -304,6 +322,7 @@ def boxes_respond(
                 begin, size, stride, rows, columns, start = scales[k]
                 stop = start + rows * columns
                 patches(s, height, width, begin, size, stride, p, rows, columns, across, prefix)
+                surround(s, around[k], p, rows * columns)
                 posterior(p, log_weights, j, scale, cut, top[b, start:stop], share[b, start:stop])
                 if stride > 1:
                     spread(p, rows, columns, size, stride, weights[k], mixed, height, width, across)

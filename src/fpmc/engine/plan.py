@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from itertools import zip_longest
@@ -167,7 +167,7 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
     pixels = height * width
     dimension = channels * pixels
     length = len(group)
-    boxes = isinstance(group.q, Squares) and _answers_in_boxes(group)
+    boxes = _answers_in_boxes(group)
     respond: Respond = "owned" if isinstance(group.r, Partition) else "mixed" if boxes or length > FEW else "means"
     passes = 2 if respond == "mixed" else 1
 
@@ -259,7 +259,11 @@ def _fused(task: Task, settings: Settings) -> bool:
 
 
 def _answers_in_boxes(group: Group) -> bool:
-    return isinstance(group.r, SameAsQ) and group.r.precision is group.q and group.r.count is None
+    """r is 1 in the patches of q."""
+    if not (isinstance(group.r, SameAsQ) and group.r.count is None and isinstance(group.q, Squares)):
+        return False
+    r = group.r.precision
+    return r is group.q.patch or (isinstance(r, Squares) and astuple(r) == astuple(group.q.patch))
 
 
 def _short_is_safe(group: Group, task: Task) -> bool:

@@ -131,8 +131,14 @@ def _distance(group: Group, step: Step, z: Tensor) -> Distance:
         return _expanded_distance if step.expanded else lambda z, x: _squares(z, x).sum((2, 3, 4))[..., None]
     if step.kernel == "boxes":
         assert isinstance(group.q, Squares)
-        rows, columns = (band.to(z) for band in group.q.bands())
-        return lambda z, x: (rows @ _squares(z, x).sum(2) @ columns.T).flatten(2)
+        (rows, columns), around = (band.to(z) for band in group.q.bands()), group.q.around
+
+        def boxes(z: Tensor, x: Tensor) -> Tensor:
+            s = _squares(z, x).sum(2)
+            sums = (rows @ s @ columns.T).flatten(2)
+            return sums if around == 0 else (1 - around) * sums + around * s.sum((2, 3))[..., None]
+
+        return boxes
     q = group.q.dense(z.dtype).to(z.device).flatten(1)                         # (L, C·H·W or H·W)
     if group.q.channels == 1:
         return lambda z, x: _squares(z, x).sum(2).flatten(2) @ q.T
@@ -152,7 +158,7 @@ def _expanded_distance(z: Tensor, x: Tensor) -> Tensor:
 def _mixer(group: Group, z: Tensor) -> Mixer:
     """Σ_ℓ r_ℓ p_ℓ, by the structure of r."""
     r = group.r
-    if isinstance(r, SameAsQ) and isinstance(r.precision, Squares) and r.count is None:
+    if isinstance(r, SameAsQ) and isinstance(r.precision, Squares) and r.count is None and r.precision.around == 0:
         rows, columns = (band.to(z) for band in r.precision.bands())
         grid = r.precision.grid
         return lambda p: (rows.T @ p.unflatten(2, grid) @ columns)[:, :, None]

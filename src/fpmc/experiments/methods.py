@@ -180,16 +180,20 @@ def _multiscale(lab: Lab, inputs: Inputs) -> FPMC:
     return FPMC(lambda sigma: at(presets.nearest(fitted, sigma)), name="Multi-scale")
 
 
-def multiscale(lab: Lab, temperatures: tuple[float, ...] = presets.TEMPERATURES) -> FPMC:
+def multiscale(
+    lab: Lab, temperatures: tuple[float, ...] = presets.TEMPERATURES, around: tuple[float, ...] = presets.AROUND
+) -> FPMC:
     """`presets.multiscale` of the images."""
     return lab.recall(
-        ("multiscale", temperatures), lambda: presets.multiscale(lab.images, temperatures=temperatures)
+        ("multiscale", temperatures, around),
+        lambda: presets.multiscale(lab.images, temperatures=temperatures, around=around),
     )
 
 
 def scales(lab: Lab) -> tuple[Method, ...]:
     """PSPC-Square with each of the multi-scale collection's sizes at every noise level."""
-    sizes = [group.q.size for group in multiscale(lab).at(1.0).groups if isinstance(group.q, Squares)]
+    plain = multiscale(lab, around=()).at(1.0).groups
+    sizes = [group.q.size for group in plain if isinstance(group.q, Squares)]
     return tuple(Method(f"square-{size}", f"squares of {size}", "pspc_square", value=float(size)) for size in sizes)
 
 

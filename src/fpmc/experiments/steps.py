@@ -19,7 +19,7 @@ from fpmc.experiments.methods import SCHEDULED, Inputs, Method, build, multiscal
 from fpmc.finetuning import Level, Recipe, train_level
 from fpmc.fit import fit_level
 from fpmc.networks import sensitivity_maps
-from fpmc.presets import TEMPERATURES, nearest
+from fpmc.presets import AROUND, TEMPERATURES, nearest
 from fpmc.sampling import sample
 from fpmc.schedules import resolve
 
@@ -133,17 +133,20 @@ def fitted(lab: Lab, target: str, sigma: float) -> Step:
     return Step(
         f"multi-scale/{target}/σ {sigma:.4g}",
         fit_weights,
-        {"target": target, "sigma": sigma, "count": lab.scale.fit, "temperatures": list(TEMPERATURES)},
+        {"target": target, "sigma": sigma, "count": lab.scale.fit,
+         "temperatures": list(TEMPERATURES), "around": list(AROUND)},
         stamps=lab.stamped("data", *(["network"] if target == "network" else [])),
         predict=lambda: predict.calls(lab, Method("", "", "multiscale"), [sigma], lab.scale.fit),
     )
 
 
 def fit_weights(
-    lab: Lab, inputs: Inputs, scratch: Path, *, target: str, sigma: float, count: int, temperatures: list[float]
+    lab: Lab, inputs: Inputs, scratch: Path, *,
+    target: str, sigma: float, count: int, temperatures: list[float], around: list[float],
 ) -> Made:
     goal = lab.network if target == "network" else "clean"
-    found = fit_level(multiscale(lab, tuple(temperatures)).at(sigma), sigma, goal, lab.images, count=count)
+    collection = multiscale(lab, tuple(temperatures), tuple(around)).at(sigma)
+    found = fit_level(collection, sigma, goal, lab.images, count=count)
     return Made({"weights": found.weights}, {"sigma": sigma, "error": found.error, "gain": found.gain})
 
 
