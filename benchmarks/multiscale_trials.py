@@ -1,4 +1,4 @@
-"""What else is worth a place in a multi-scale collection: temperatures, masks, images with a covariance of their own.
+"""What else is worth a place in a multi-scale collection: temperatures, surroundings, masks, images as Gaussians.
 
     python benchmarks/multiscale_trials.py [--data fashion] [--count 128] [--sigmas 0.585 1.09 1.92 3.26 5.3]
 
@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fpmc import Source, load_network, presets
+from fpmc import Collection, Source, load_network, presets
 from fpmc.calibrate import forward_points
 from fpmc.data import load_images
 from fpmc.fit import FOLDS, least_squares
 from fpmc.images import ImageSet
+from fpmc.precision import Squares
 from fpmc.wiener import fit_gaussian
 
 BATCH = 16
@@ -59,10 +60,12 @@ def trials(answers: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         yield f"+ whole images, T = {temperature:g}", beside(f"whole {temperature:g}")
     yield "+ whole images, all T", beside("whole")
     yield "+ squares, T = 1.5", beside("square")
+    yield "+ squares with surroundings", beside("around")
+    yield "+ these and whole images", beside("around", "whole")
     yield "+ images with a covariance", beside("cloud")
     yield "+ PSPC-Flex, five τ", beside("flex")
     yield "+ Lukoianov, five τ", beside("lukoianov")
-    yield "+ all of these", beside("whole", "square", "cloud", "flex", "lukoianov")
+    yield "+ all of these", beside("whole", "square", "around", "cloud", "flex", "lukoianov")
 
 
 def judge(table: np.ndarray, members: Sequence[int], target: int, judge: int) -> np.ndarray:
@@ -87,10 +90,12 @@ def main() -> None:
     images, held_out = load_images(options.data), load_images(options.data, split="test")
     source, clean = Source(images), held_out.scaled(slice(options.count))
     network, reference = (load_network(f"{options.data}-{arch}") for arch in ("ddpmpp", "ncsnpp"))
-    base = presets.multiscale(source, temperatures=())
-    squares = presets.multiscale(source, temperatures=(), gaussian=False)
+    base = presets.multiscale(source, temperatures=(), around=())
+    squares = presets.multiscale(source, temperatures=(), around=(), gaussian=False)
     masks = {shape: presets.multiscale(source, shape=shape, temperatures=(), gaussian=False)
              for shape in ("flex", "lukoianov")}
+    whole = presets.multiscale(source).at(1.0).groups
+    surrounded = Collection.of(*(group for group in whole if isinstance(group.q, Squares) and group.q.around))
     optimal, cloud = presets.optimal(source), Cloud(source, images)
 
     def ask(z: Tensor, sigma: float) -> dict[str, Tensor]:
@@ -98,6 +103,7 @@ def main() -> None:
         for temperature in TEMPERATURES:
             found[f"whole {temperature:g}"] = optimal.at(sigma).denoise(z, temperature * sigma)
         found |= zip((f"square {k}" for k in range(99)), squares.at(sigma).answers(z, 1.5 * sigma)[:-1])
+        found |= zip((f"around {k}" for k in range(99)), surrounded.answers(z, sigma))
         found |= {f"cloud {share:g}": cloud(z, sigma, share) for share in SHARES}
         for shape, each in masks.items():
             found |= zip((f"{shape} {k}" for k in range(99)), each.at(sigma).answers(z, sigma)[:-1])

@@ -135,7 +135,7 @@ THRESHOLDS: dict[str, tuple[float, ...]] = {
 }
 
 TEMPERATURES = (1.25, 1.5, 2.0)
-AROUND = (0.01, 0.03, 0.1, 0.3, 0.5, 0.65)
+AROUND = (0.01, 0.03, 0.08, 0.2, 0.45, 0.7)
 
 
 def multiscale(
