@@ -31,7 +31,7 @@ def name_levels(axes: Axes, values: Sequence[float]) -> None:
     """A logarithmic x axis with the values themselves as ticks where they are few, or powers of ten."""
     axes.set_xscale("log")
     if len(values) <= FEW:
-        axes.set_xticks(values, [f"{value:.2g}" for value in values])
+        axes.set_xticks(values, [f"{value:.0f}" if value >= 10 else f"{value:.2g}" for value in values])
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
