@@ -1,6 +1,6 @@
 """How much say the rest of the image should have in a square's answer: error by size and q outside, alone and mixed.
 
-    python benchmarks/surroundings.py [--data fashion] [--count 64] [--sigmas 0.296 0.585 1.09 1.92 3.26 5.32 8.4]
+    python benchmarks/surroundings.py [--data fashion] [--count 64] [--sigmas 0.14 0.296 0.585 1.09 1.92 3.26 5.32 8.4]
 
 Weights are fitted to DDPM++ on seven eighths of the noisy test images and judged on the rest, in turn, by the distance
 to DDPM++ and to NCSN++. The floor is the distance between the two.
@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="fashion")
     parser.add_argument("--count", type=int, default=64)
-    parser.add_argument("--sigmas", type=float, nargs="+", default=(0.296, 0.585, 1.09, 1.92, 3.26, 5.32, 8.4))
+    parser.add_argument("--sigmas", type=float, nargs="+", default=(0.14, 0.296, 0.585, 1.09, 1.92, 3.26, 5.32, 8.4))
     options = parser.parse_args()
     source, held_out = Source(load_images(options.data)), load_images(options.data, split="test")
     network, reference = (load_network(f"{options.data}-{arch}") for arch in ("ddpmpp", "ncsnpp"))

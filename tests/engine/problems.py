@@ -20,6 +20,7 @@ from fpmc.response import Vectors as Responses
 from fpmc.sources import Gaussian, Source, Translations
 from fpmc.wiener import fit_gaussian
 
+TELLS_APART = 0.1                                       # σ from which float32 tells images apart that are far from z
 SIGMAS = (0.002, 0.06, 0.3, 1.1, 5.3, 80.0)
 QUERIES = ("full", "centred", "inside", "around", "masks", "masks per channel", "soft", "soft per channel")
 SOURCES = ("images", "weighted", "union", "left out", "gaussian")
@@ -67,8 +68,10 @@ def _posterior_means(z: Tensor, sigma: float, q: Tensor, source: Source) -> Tens
 class Maker:
     """Random small things of one image shape; every random number comes from one drawn seed."""
 
-    def __init__(self, draw: Callable) -> None:
+    def __init__(self, draw: Callable, sigmas: tuple[float, ...] = SIGMAS) -> None:
         self.draw = draw
+        self.sigma: float = draw(st.sampled_from(sigmas))
+        self._images: ImageSet | None = None
         self.random = torch.Generator().manual_seed(draw(st.integers(0, 2**31 - 1)))
         self.channels = draw(st.sampled_from([1, 3]))
         self.height, self.width = draw(st.integers(2, 6)), draw(st.integers(2, 6))
@@ -84,6 +87,12 @@ class Maker:
         return torch.rand(*shape, generator=self.random) < 0.5
 
     def images(self) -> ImageSet:
+        """Some for each group; the same for all where every group needs an image near z."""
+        if self._images is None or self.sigma >= TELLS_APART:
+            self._images = self._draw_images()
+        return self._images
+
+    def _draw_images(self) -> ImageSet:
         """Smooth images, mosaics of two pictures (many patches are equal), or copies one grey level apart."""
         count = self.draw(st.integers(2, 12))
         kind = self.draw(st.sampled_from(["smooth", "mosaics", "copies"]))
@@ -169,25 +178,29 @@ class Maker:
             return self.translations()
         return self.group(query, self.draw(st.sampled_from(SOURCES)))
 
-    def problem(self, *groups: Group, sigmas: tuple[float, ...] = SIGMAS) -> Problem:
+    def problem(self, *groups: Group) -> Problem:
         total = torch.stack([group.total().expand(self.shape) for group in groups]).sum(0)
         if bool((total == 0).any()):                    # every dimension needs a response
             whole = Full(self.height, self.width)
             groups = (*groups, Group(whole, SameAsQ(whole), Source(self.images())))
-        sigma = self.draw(st.sampled_from(sigmas))
-        count = self.draw(st.integers(1, 4))
-        z = self.near(groups[0], count) + sigma * self.normal(count, *self.shape)
+        sigma, count = self.sigma, self.draw(st.integers(1, 4))
+        z = self.near(groups, count) + sigma * self.normal(count, *self.shape)
         if sigma > 1 and self.draw(st.booleans()):      # far away, where float32 still tells images apart
             z = 3 * torch.rand(count, *self.shape, generator=self.random) - 1.5
         return Problem(Collection.of(*groups), z, sigma)
 
-    def near(self, group: Group, count: int) -> Tensor:
-        source = group.source.base if isinstance(group.source, Translations) else group.source
-        if isinstance(source, Gaussian):
+    def near(self, groups: tuple[Group, ...], count: int) -> Tensor:
+        """Images of the first source; where all groups have the same, images that have weight in all of them."""
+        sources = [getattr(group.source, "base", group.source) for group in groups]
+        sources = [source for source in sources if isinstance(source, Source)]
+        if not sources:
             return self.normal(count, *self.shape) / 2
-        x = torch.cat([part.scaled() for part in source.parts])
-        if source.log_weights is not None:
-            x = x[source.log_weights > -torch.inf]
+        x = torch.cat([part.scaled() for part in sources[0].parts])
+        alive = torch.ones(len(x), dtype=torch.bool)
+        for source in sources if self.sigma < TELLS_APART else sources[:1]:
+            if source.log_weights is not None:
+                alive &= source.log_weights > -torch.inf
+        x = x[alive]
         return x[torch.randint(len(x), (count,), generator=self.random)]
 
 
@@ -196,14 +209,14 @@ def problems(
     draw: Callable, query: str | None = None, source: str = "images", sigmas: tuple[float, ...] = SIGMAS
 ) -> Problem:
     """One group of the given structures, or any two or three groups."""
-    maker = Maker(draw)
+    maker = Maker(draw, sigmas)
     if query == "translations":
-        return maker.problem(maker.translations(), sigmas=sigmas)
+        return maker.problem(maker.translations())
     if query in ("scales", "centred scales"):
-        return maker.problem(*maker.scales("inside" if query == "scales" else "centred"), sigmas=sigmas)
+        return maker.problem(*maker.scales("inside" if query == "scales" else "centred"))
     if query is not None:
-        return maker.problem(maker.group(query, source), sigmas=sigmas)
-    return maker.problem(*(maker.any_group() for _ in range(draw(st.integers(2, 3)))), sigmas=sigmas)
+        return maker.problem(maker.group(query, source))
+    return maker.problem(*(maker.any_group() for _ in range(draw(st.integers(2, 3)))))
 
 
 @st.composite

@@ -13,7 +13,7 @@ from fpmc.experiments import EXPERIMENTS, predict, steps
 from fpmc.experiments.experiment import load
 from fpmc.experiments.graph import Work, ordered
 from fpmc.experiments.lab import Lab
-from fpmc.experiments.methods import LS, NETWORK, PSPC_FLEX, build
+from fpmc.experiments.methods import LS, MULTISCALE, NETWORK, PSPC_FLEX, build
 from fpmc.finetuning import Recipe
 
 
@@ -38,6 +38,12 @@ def test_more_images_more_work(lab: Lab):
     assert predict.per_image(lab, PSPC_FLEX, 80.0)[0] == "full"
     dense = small_lab(scale=replace(TINY, recipe=Recipe()))
     assert predict.per_image(dense, replace(PSPC_FLEX, soft="qr"), sigma)[0] == "matrix"
+
+
+def test_a_fit_asks_every_group(lab: Lab):
+    one = predict.calls(lab, MULTISCALE, [1.0], lab.scale.fit).amounts
+    assert predict.fitting(lab, 1.0).amounts == {kind: predict.FITTING * amount for kind, amount in one.items()}
+    assert steps.fitted(lab, "clean", 1.0).predict().amounts == predict.fitting(lab, 1.0).amounts
 
 
 def test_seconds_are_work_over_speed():

@@ -20,7 +20,8 @@ from fpmc.schedules import resolve
 from fpmc.sources import Source, Translations
 
 PLANNED = ("optimal", "ls", "els", "pspc_square")       # their plan needs no covariance and no network
-MULTISCALE = 0.75                                       # times the work of PSPC-Square: its patches are strided
+MULTISCALE = 3.0                                        # times the work of LS: the groups that a fit leaves
+FITTING = 5.5                                           # times that: all groups, each answering for itself
 GRADIENT = 1.2                                          # evaluations a gradient of the network is worth, in batches
 PRODUCTS = 5                                            # matrix products of a fine-tuning step
 TRIED = {"shifts": 64}                                  # images on which speed is measured, 2048 but for ELS
@@ -55,6 +56,12 @@ def synthetic(lab: Lab, count: int) -> Work:
 def maps(lab: Lab) -> Work:
     """A gradient for every output value and draw."""
     return asking(lab, lab.scale.draws * lab.dimension * GRADIENT)
+
+
+def fitting(lab: Lab, sigma: float) -> Work:
+    """Every group of a multi-scale collection, asked on its own."""
+    work = calls(lab, Method("", "", "multiscale"), [sigma], lab.scale.fit)
+    return work._replace(amounts={kind: FITTING * amount for kind, amount in work.amounts.items()})
 
 
 def tuning(lab: Lab, method: Method, sigma: float) -> Work:

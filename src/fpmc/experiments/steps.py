@@ -136,7 +136,7 @@ def fitted(lab: Lab, target: str, sigma: float) -> Step:
         {"target": target, "sigma": sigma, "count": lab.scale.fit,
          "temperatures": list(TEMPERATURES), "around": list(AROUND)},
         stamps=lab.stamped("data", *(["network"] if target == "network" else [])),
-        predict=lambda: predict.calls(lab, Method("", "", "multiscale"), [sigma], lab.scale.fit),
+        predict=lambda: predict.fitting(lab, sigma),
     )
 
 
