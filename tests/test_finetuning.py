@@ -54,6 +54,26 @@ def test_soft_is_closer_to_the_network_than_its_baseline(images: ImageSet, netwo
     assert changed == {"q": "q" in learn, "r": "r" in learn}
 
 
+def test_r_is_not_learned_where_it_cancels(images: ImageSet, network: FPMC, tmp_path: Path) -> None:
+    source, held_out = halves(images)
+    alone, z = presets.ls(source, schedule=3).at(0.5), torch.randn(4, 1, 8, 8)
+    kept = SMALL | {"floor_q": 0.0, "floor_r": 0.0}
+    r = Level.start(alone, 0.5, Recipe(learn=("r",), **kept))
+    assert r.free == ()
+    assert list(train_level(r, network, source, held_out, tmp_path / "r.pt")) == []
+    assert (tmp_path / "r.pt").exists()
+    torch.testing.assert_close(r.result.denoise(z, 0.5), alone.denoise(z, 0.5))
+    found = {}
+    for learn in (("q",), ("q", "r")):
+        level = Level.start(alone, 0.5, Recipe(learn=learn, **kept))
+        assert level.free == ("q",)
+        assert len(list(train_level(level, network, source, held_out))) == 30
+        found[learn] = level.log_q
+    assert torch.equal(*found.values())
+    raised = Level.start(alone, 0.5, Recipe(learn=("r",), **(SMALL | {"floor_r": 1e-3})))
+    assert raised.free == ("r",)                        # estimators that may answer for each other's pixels
+
+
 def _start(source: ImageSet, learn: tuple[str, ...]) -> list[tuple[str, Tensor]]:
     level = Level.start(presets.pspc_square(source, schedule=3).at(0.5), 0.5, Recipe(learn=learn, **SMALL))
     return [("q", level.log_q), ("r", level.log_r)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from engine.problems import close
 from fpmc import FPMC, Collection, ImageSet, InputError, Source, augment, presets, reference
 from fpmc.engine import Settings, Task
-from fpmc.fit import Fit, answers_of, fit_level, fit_response, least_squares, weigh
+from fpmc.fit import Fit, answers_of, fit_level, fit_response, fit_targets, labels, least_squares, weigh
 from fpmc.precision import Squares
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -257,6 +257,29 @@ def test_squares_come_again_with_a_weaker_say_around_them(tmp_path: Path) -> Non
     fitted = fit_response(denoiser, "clean", images, sigmas=[0.7], count=16)
     fitted.save_pretrained(tmp_path)
     close(FPMC.from_pretrained(tmp_path, images=images)(z, 0.7), fitted(z, 0.7), 1e-6)
+
+
+def test_squares_take_part_at_the_noise_levels_where_they_have_a_say() -> None:
+    denoiser = presets.multiscale(blobs(count=30, side=28), temperatures=(), gaussian=False)
+    assert labels(denoiser.at(80.0)) == ["square 18", "optimal"]
+    assert labels(denoiser.at(0.002)) == ["square 3", "optimal"]
+    assert labels(denoiser.at(1.09)) == [
+        "square 3", "square 5", "square 5 in 0.03", "square 5 in 0.08", "square 5 in 0.2", "square 7",
+        "square 7 in 0.03", "square 7 in 0.08", "square 7 in 0.2", "square 11", "square 18", "optimal",
+    ]
+    everywhere = presets.multiscale(blobs(count=30, side=28), sizes=(3, 7), around=(0.1,), temperatures=())
+    for sigma in (80.0, 0.002):
+        assert labels(everywhere.at(sigma)) == ["square 3", "square 7", "square 7 in 0.1", "optimal", "Wiener"]
+
+
+def test_several_targets_are_fitted_as_each_alone() -> None:
+    images, network = blobs(), presets.wiener(blobs(seed=1))
+    collection = presets.multiscale(images, sizes=(3,), stride=1, temperatures=()).at(0.7)
+    both = fit_targets(collection, 0.7, [network, "clean"], images, count=32, per="channel")
+    for found, target in zip(both, (network, "clean"), strict=True):
+        alone = fit_level(collection, 0.7, target, images, count=32, per="channel")
+        close(found.weights, alone.weights, 0)
+        assert (found.error, found.gain, found.ridge) == (alone.error, alone.gain, alone.ridge)
 
 
 @pytest.mark.parametrize("shape", ["square", "ls", "flex", "lukoianov"])

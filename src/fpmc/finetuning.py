@@ -127,6 +127,12 @@ class Level:
         )
 
     @property
+    def free(self) -> tuple[str, ...]:
+        """Which of the recipe's q and r can change an answer: where one estimator alone answers, its r cancels."""
+        alone = not self.fixed and bool((self.log_r > -math.inf).sum(0).eq(1).all())
+        return tuple(name for name in self.recipe.learn if not (name == "r" and alone))
+
+    @property
     def collection(self) -> Collection:
         """The collection as it is now."""
         return self._soft(self.log_q, self.log_r)
@@ -194,8 +200,9 @@ def train_level(
     Everything random depends on (seed, σ, step) alone, so an interrupted run goes on as if it had not been.
     """
     recipe, sigma = level.recipe, level.sigma
-    learned = [getattr(level, f"log_{name}") for name in recipe.learn]
+    free = level.free
     decay = recipe.decay if sigma >= recipe.decay_from * 0.999 else 0.0
+    learned = [getattr(level, f"log_{name}") for name in free or recipe.learn]
     optimiser = torch.optim.AdamW(learned, lr=recipe.rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay)
     if checkpoint is not None and checkpoint.exists():
         level.load(checkpoint, optimiser)
@@ -205,7 +212,9 @@ def train_level(
         level.baseline, level.best, level.best_step = judge(level.origin), judge(level.collection), 0
         level.best_log_q, level.best_log_r = level.log_q.clone(), level.log_r.clone()
         level.history.append([0, math.nan, level.best])
-    while level.step < recipe.steps and not _stale(level, every):
+        if checkpoint is not None:
+            level.save(checkpoint, optimiser)
+    while free and level.step < recipe.steps and not _stale(level, every):
         started = time.perf_counter()
         generator = _generator(recipe.seed, sigma, level.step)
         chosen = torch.randperm(len(images), generator=generator)[: recipe.batch]
@@ -218,7 +227,7 @@ def train_level(
             target = network(z, sigma)
         fixed = level.answer_of_fixed(z)
         found = loss_and_gradients(
-            z, target, sigma, q, r, source, fixed=fixed, learn=recipe.learn, memory=recipe.memory
+            z, target, sigma, q, r, source, fixed=fixed, learn=free, memory=recipe.memory
         )
         level.log_q.grad, level.log_r.grad = found.log_q, found.log_r
         optimiser.step()

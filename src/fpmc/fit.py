@@ -19,7 +19,9 @@ from torch import Tensor
 from fpmc.collection import FPMC, Collection
 from fpmc.engine import Settings
 from fpmc.errors import InputError
+from fpmc.group import Group
 from fpmc.images import ImageSet
+from fpmc.precision import Full, Squares
 from fpmc.process import Denoiser, edm_grid
 from fpmc.sources import Gaussian, Source, Translations
 
@@ -53,8 +55,26 @@ class Fit:
 class Moments:
     """⟨D_g, D_h⟩, ⟨D_g, t⟩ and ⟨t, t⟩: by noisy image over all entries, and by fold for each channel or pixel."""
 
+    per: Per
     by_image: Tensor                                    # (n, K + 1, K + 1), the target last
     by_place: Tensor | None                             # (folds, places, K + 1, K + 1)
+
+    @classmethod
+    def empty(cls, per: Per) -> Moments:
+        return cls(per, torch.empty(0, dtype=torch.float64), None)
+
+    def add(self, answers: Sequence[Tensor], wanted: Tensor) -> None:
+        """Some more noisy images: what each group answers, and what is wanted of them."""
+        table = torch.stack([*answers, wanted]).double()                       # (K + 1, B, C, H, W)
+        _, count, channels, height, width = table.shape
+        products = torch.einsum("gbchw,kbchw->bgk", table, table) / (channels * height * width)
+        if self.per != "group":
+            here = torch.einsum("gbchw,kbchw->bchwgk", table, table)
+            places = (here.sum((2, 3)) / (height * width) if self.per == "channel" else here.flatten(1, 3)).float()
+            if self.by_place is None:
+                self.by_place = torch.zeros(FOLDS, *places.shape[1:])
+            self.by_place.index_add_(0, (len(self.by_image) + torch.arange(count)) % FOLDS, places)
+        self.by_image = torch.cat([self.by_image.view(-1, *products.shape[1:]), products])
 
 
 def fit_response(
@@ -115,44 +135,47 @@ def fit_level(
     settings: Settings | None = None,
 ) -> Fit:
     """The weights of the groups of one collection, by least squares over `count` noisy images."""
+    (found,) = fit_targets(
+        collection, sigma, [target], images, count=count, per=per, seed=seed, batch=batch, settings=settings
+    )
+    return found
+
+
+def fit_targets(
+    collection: Collection,
+    sigma: float,
+    targets: Sequence[Target],
+    images: ImageSet,
+    *,
+    count: int = 512,
+    per: Per = "group",
+    seed: int = 0,
+    batch: int = 32,
+    settings: Settings | None = None,
+) -> list[Fit]:
+    """`fit_level` for each of several targets, which asks the groups only once."""
     if per not in ("group", "channel", "pixel"):
         raise InputError(f"per {per!r} is unknown; use 'group', 'channel' or 'pixel'")
-    if isinstance(target, str) and target != "clean":
-        raise InputError(f"target {target!r} is unknown; give a network or 'clean'")
+    if wrong := [target for target in targets if isinstance(target, str) and target != "clean"]:
+        raise InputError(f"target {wrong[0]!r} is unknown; give a network or 'clean'")
     if count < 2 * FOLDS:
         raise InputError(f"count {count}: cross-validation needs at least {2 * FOLDS} noisy images")
     if images.shape != collection.shape:
         raise InputError(f"images of shape {images.shape} do not fit a collection of shape {collection.shape}")
-    moments = _collect(collection, sigma, target, images, count, per, seed, batch, settings)
-    return _solve(moments, sigma, per, collection.shape)
-
-
-def _collect(
-    collection: Collection, sigma: float, target: Target, images: ImageSet,
-    count: int, per: Per, seed: int, batch: int, settings: Settings | None,
-) -> Moments:
     generator = torch.Generator().manual_seed(seed)
     spread = torch.randperm(len(images), generator=generator)
     chosen = spread[torch.arange(count) % len(images)]
-    by_image, by_place = [], None
     batch = max(1, min(batch, len(images) // FEW))      # a whole batch is left out of the source
+    moments = [Moments.empty(per) for _ in targets]
     for first in range(0, count, batch):
         index = chosen[first : first + batch]
         x = images.scaled(index)
         z = x + sigma * torch.randn(x.shape, generator=generator)
         with torch.no_grad():
-            wanted = x if isinstance(target, str) else target(z, sigma)
             answers = answers_of(collection, z, sigma, images.ids[index], settings)
-        table = torch.stack([*answers, wanted]).double()                       # (K + 1, B, C, H, W)
-        entries = x[0].numel()
-        by_image.append(torch.einsum("gbchw,kbchw->bgk", table, table) / entries)
-        if per != "group":
-            here = torch.einsum("gbchw,kbchw->bchwgk", table, table)
-            places = (here.sum((2, 3)) / (entries // x.shape[1]) if per == "channel" else here.flatten(1, 3)).float()
-            if by_place is None:
-                by_place = torch.zeros(FOLDS, *places.shape[1:])
-            by_place.index_add_(0, (first + torch.arange(len(x))) % FOLDS, places)
-    return Moments(torch.cat(by_image), by_place)
+            for each, target in zip(moments, targets, strict=True):
+                each.add(answers, x if isinstance(target, str) else target(z, sigma))
+    return [_solve(each, sigma, collection.shape) for each in moments]
 
 
 def answers_of(
@@ -172,8 +195,24 @@ def answers_of(
     return alone.answers(z, sigma, settings)
 
 
-def _solve(moments: Moments, sigma: float, per: Per, shape: tuple[int, int, int]) -> Fit:
-    each = moments.by_image.numpy()
+def labels(collection: Collection) -> list[str]:
+    """What the groups of a collection are called in tables."""
+
+    def label(place: int, group: Group) -> str:
+        if isinstance(group.source, Gaussian):
+            return "Wiener"
+        if isinstance(group.q, Squares):
+            outside = f" in {group.q.around:g}" if group.q.around else ""
+            return f"{'square' if group.q.inside else 'LS'} {group.q.size}{outside}"
+        if isinstance(group.q, Full):
+            return "optimal" if group.q.value == 1 else f"T = {group.q.value**-0.5:.3g}"
+        return f"masks {place + 1}"
+
+    return [label(place, group) for place, group in enumerate(collection.groups)]
+
+
+def _solve(moments: Moments, sigma: float, shape: tuple[int, int, int]) -> Fit:
+    per, each = moments.per, moments.by_image.numpy()
     count, groups = len(each), each.shape[1] - 1
     fold = np.arange(count) % FOLDS
     whole = each.mean(0)
@@ -186,7 +225,7 @@ def _solve(moments: Moments, sigma: float, per: Per, shape: tuple[int, int, int]
         errors = np.empty(count)
         for part in range(FOLDS):
             out = fold == part
-            errors[out] = _errors(each[out], fit(each[~out].mean(0)))
+            errors[out] = errors_of(each[out], fit(each[~out].mean(0)))
         return errors
 
     tried = {ridge: judged(lambda table, ridge=ridge: common(table, ridge)) for ridge in RIDGES}
@@ -197,7 +236,7 @@ def _solve(moments: Moments, sigma: float, per: Per, shape: tuple[int, int, int]
     placed = torch.from_numpy(weights)
     if moments.by_place is not None:
         placed, ridge, errors = _by_place(moments.by_place.double().numpy(), weights, errors, fold, per, shape)
-    singles = np.stack([_errors(each, row) for row in np.eye(groups)])         # (K, n)
+    singles = np.stack([errors_of(each, row) for row in np.eye(groups)])         # (K, n)
     best = singles[singles.mean(1).argmin()]
     free = judged(lambda table: common(table, ridge if per == "group" else 0.0, free=True))
     return Fit(
@@ -247,8 +286,8 @@ def _ridged(table: np.ndarray, ridge: float, towards: np.ndarray) -> tuple[np.nd
     return table[:-1, :-1] + strength * np.eye(len(towards)), table[:-1, -1] + strength * towards
 
 
-def _errors(tables: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """‖Σ w_g D_g − t‖² for each noisy image, (n,)."""
+def errors_of(tables: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """‖Σ w_g D_g − t‖² for each noisy image, (n,), from its products, (n, K + 1, K + 1)."""
     signed = np.append(weights, -1.0)
     return tables @ signed @ signed
 

@@ -136,6 +136,7 @@ THRESHOLDS: dict[str, tuple[float, ...]] = {
 
 TEMPERATURES = (1.25, 1.5, 2.0)
 AROUND = (0.01, 0.03, 0.08, 0.2, 0.45, 0.7)
+HALF = 12.0                                             # σ² at which surroundings do best with q about a half
 
 
 def multiscale(
@@ -145,7 +146,7 @@ def multiscale(
     shape: Shape | Sequence[Shape] = "square",
     gaussian: bool = True,
     temperatures: Sequence[float] = TEMPERATURES,
-    around: Sequence[float] = AROUND,
+    around: Sequence[float] | None = None,
     stride: int | None = None,
     maps: Maps | Literal["wiener"] | None = None,
 ) -> FPMC:
@@ -154,8 +155,9 @@ def multiscale(
     All have the same say until `fit_response` gives each its weight. sizes: patch sizes for "square" and "ls",
     thresholds τ for "flex" and "lukoianov"; with several shapes a mapping {shape: sizes}. temperatures: beside the
     optimal denoiser, whole images weighed as if the noise were so many times as strong, q = 1/T². around: squares of 4
-    pixels to a third of the image come again with q this much outside them. stride: of the squares; None takes a
-    quarter of their size, which costs a fraction and answers nearly alike.
+    pixels to a third of the image come again with q this much outside them. Squares and surroundings that are not
+    given are chosen for each noise level. stride: of the squares; None takes a quarter of their size, which costs a
+    fraction and answers nearly alike.
     """
     source = as_source(images)
     shapes = (shape,) if isinstance(shape, str) else tuple(shape)
@@ -163,42 +165,92 @@ def multiscale(
         raise InputError(f"shape {unknown[0]!r} is unknown; use square, ls, flex or lukoianov")
     if len(shapes) > 1 and sizes is not None and not isinstance(sizes, Mapping):
         raise InputError(f"sizes {list(sizes)} for shapes {list(shapes)}: give a mapping {{shape: sizes}}")
-    members: list[FPMC] = []
+    members: list[tuple[FPMC, Callable[[float], bool]]] = []                   # and at which noise levels
     for each in shapes:
-        for size in _sizes(each, sizes[each] if isinstance(sizes, Mapping) else sizes, source.shape):
+        given = sizes[each] if isinstance(sizes, Mapping) else sizes
+        ladder = _sizes(each, given, source.shape)
+        for size in ladder:
             if each == "square":
-                step = max(1, int(size) // 4) if stride is None else stride
-                outside = (0.0, *around) if 4 <= size <= min(source.shape[1:]) / 3 else (0.0,)
-                members += [pspc_square(source, schedule=size, stride=step, around=share) for share in outside]
+                members += _squares(source, size, ladder if given is None else None, around, stride)
             elif each == "ls":
-                members.append(ls(source, schedule=size))
+                members.append((ls(source, schedule=size), _always))
             elif each == "flex":
-                members.append(pspc_flex(source, maps=maps, schedule=size))
+                members.append((pspc_flex(source, maps=maps, schedule=size), _always))
             else:
-                members.append(lukoianov(source, tau=size))
-    members.append(optimal(source))
+                members.append((lukoianov(source, tau=size), _always))
+    members.append((optimal(source), _always))
     for temperature in temperatures:
         if not (math.isfinite(temperature) and temperature > 0):
             raise InputError(f"temperature {temperature} is not positive and finite; 1 is the optimal denoiser")
         full = Full(*source.shape[1:], 1 / temperature**2)
-        members.append(FPMC(Collection(full, SameAsQ(full), source), name=f"Optimal, T = {temperature:g}"))
+        members.append((FPMC(Collection(full, SameAsQ(full), source), name=f"Optimal, T = {temperature:g}"), _always))
     if gaussian:
-        members.append(wiener(source))
-    return mixture(*members, name=f"Multi-scale {'/'.join(shapes)}")
+        members.append((wiener(source), _always))
+    mix = _mixer()
+
+    def at(sigma: float) -> Collection:
+        return mix(*(member.at(sigma) for member, wanted in members if wanted(sigma)))
+
+    return FPMC(at, name=f"Multi-scale {'/'.join(shapes)}")
+
+
+def _always(sigma: float) -> bool:
+    return True
+
+
+def _squares(
+    source: Source, size: float, ladder: Sequence[float] | None, around: Sequence[float] | None, stride: int | None
+) -> list[tuple[FPMC, Callable[[float], bool]]]:
+    """Squares of one size, with nothing and with something around them, and the noise levels at which they take part.
+
+    Those of a `ladder` do so where squares of about their size have a say, surroundings that are not given likewise
+    (docs/multiscale.md has the weights this is read from).
+    """
+    side = min(source.shape[1:])
+    step = max(1, int(size) // 4) if stride is None else stride
+
+    def useful(sigma: float) -> bool:
+        if ladder is None:
+            return True
+        share = size / side
+        return (share <= 1.7 * sigma or size == min(ladder)) and (2 * share >= _half(sigma) or size == max(ladder))
+
+    def surrounded(share: float) -> Callable[[float], bool]:
+        return lambda sigma: _half(sigma) / 4 <= share <= 4 * _half(sigma) and _half(sigma) < 0.97
+
+    def make(share: float) -> FPMC:
+        return pspc_square(source, schedule=size, stride=step, around=share)
+
+    found = [(make(0.0), useful)]
+    if 4 <= size <= side / 3:
+        found += [
+            (make(share), surrounded(share) if around is None else _always)
+            for share in (AROUND if around is None else around)
+        ]
+    return found
+
+
+def _half(sigma: float) -> float:
+    """The q around a square that does best at a noise level, roughly."""
+    return sigma**2 / (sigma**2 + HALF)
 
 
 def mixture(*denoisers: FPMC, name: str = "Mixture") -> FPMC:
     """One collection of the estimators of several denoisers, each denoiser with the same say at every pixel."""
+    mix = _mixer()
+    return FPMC(lambda sigma: mix(*(denoiser.at(sigma) for denoiser in denoisers)), name=name)
 
+
+def _mixer() -> Callable[..., Collection]:
     @lru_cache(maxsize=LEVELS)
-    def make(*collections: Collection) -> Collection:
+    def mix(*collections: Collection) -> Collection:
         totals = [collection.total for collection in collections]
         totals = [total[:1] if bool((total == total[:1]).all()) else total for total in totals]  # alike in all channels
         return Collection.of(*(
             group.scaled(1 / total) for total, collection in zip(totals, collections) for group in collection.groups
         ))
 
-    return FPMC(lambda sigma: make(*(denoiser.at(sigma) for denoiser in denoisers)), name=name)
+    return mix
 
 
 def _sizes(shape: str, given: Sequence[float] | None, image: tuple[int, int, int]) -> Sequence[float]:

@@ -13,8 +13,8 @@ from fpmc.experiments import EXPERIMENTS, predict, steps
 from fpmc.experiments.experiment import load
 from fpmc.experiments.graph import Work, ordered
 from fpmc.experiments.lab import Lab
-from fpmc.experiments.methods import LS, MULTISCALE, NETWORK, PSPC_FLEX, build
-from fpmc.finetuning import Recipe
+from fpmc.experiments.methods import LS, MULTISCALE, NETWORK, PSPC_FLEX, build, lukoianov
+from fpmc.finetuning import LAPTOP, Recipe
 
 
 def test_a_sample_is_an_evaluation_at_the_ends_and_two_in_between(lab: Lab):
@@ -32,18 +32,35 @@ def test_work_is_the_plans_where_it_is_cheap_to_plan(lab: Lab):
 
 def test_more_images_more_work(lab: Lab):
     sigma = lab.level(1.09)
-    kind, amount = predict.per_image(lab, PSPC_FLEX, sigma)
-    assert predict.per_image(lab, replace(PSPC_FLEX, augment="xflip"), sigma) == (kind, 2 * amount)
-    assert kind == "rows"
-    assert predict.per_image(lab, PSPC_FLEX, 80.0)[0] == "full"
+    amount = predict.per_image(lab, PSPC_FLEX, sigma)["rows"]
+    assert predict.per_image(lab, replace(PSPC_FLEX, augment="xflip"), sigma) == {"rows": 2 * amount}
+    assert list(predict.per_image(lab, PSPC_FLEX, 80.0)) == ["full"]
+
+
+def test_soft_zeros_make_matrices(lab: Lab):
+    soft, sigma = replace(PSPC_FLEX, soft="qr"), lab.level(1.09)
     dense = small_lab(scale=replace(TINY, recipe=Recipe()))
-    assert predict.per_image(dense, replace(PSPC_FLEX, soft="qr"), sigma)[0] == "matrix"
+    assert list(predict.per_image(dense, soft, sigma)) == ["matrix"]
+    assert set(predict.tuning(dense, soft, sigma).amounts) == {"matrix", "network"}
+    sparse = small_lab(scale=replace(TINY, recipe=LAPTOP))
+    assert set(predict.tuning(sparse, soft, sigma).amounts) == {"rows", "network"}
+
+
+def test_what_cannot_change_is_not_learned():
+    sparse = small_lab(scale=replace(TINY, recipe=LAPTOP))
+    q, r, both = (
+        predict.tuning(sparse, replace(lukoianov(0.05), soft=soft), sparse.level(1.09)).amounts["rows"]
+        for soft in ("q", "r", "qr")
+    )
+    assert both == q > r > 0                            # the validations remain
 
 
 def test_a_fit_asks_every_group(lab: Lab):
     one = predict.calls(lab, MULTISCALE, [1.0], lab.scale.fit).amounts
-    assert predict.fitting(lab, 1.0).amounts == {kind: predict.FITTING * amount for kind, amount in one.items()}
-    assert steps.fitted(lab, "clean", 1.0).predict().amounts == predict.fitting(lab, 1.0).amounts
+    assert predict.groups(lab, 1.0, lab.scale.fit).amounts == pytest.approx(
+        {kind: amount / predict.LEFT for kind, amount in one.items()}
+    )
+    assert steps.fitted(lab, 1.0).predict().amounts == predict.groups(lab, 1.0, lab.scale.fit).amounts
 
 
 def test_seconds_are_work_over_speed():
@@ -53,8 +70,8 @@ def test_seconds_are_work_over_speed():
 def test_every_step_can_be_predicted(lab: Lab):
     works = [step.predict() for step in ordered(step for one in load(EXPERIMENTS, lab) for step in one.steps)]
     kinds = {kind for work in works for kind in work.amounts}
-    assert {"network", "reference", "matrix", "affine", "full", "boxes", "rows", "shifts"} == kinds
-    speeds = predict.measure(lab, sorted(kinds))
+    assert {"network", "reference", "affine", "full", "boxes", "rows", "shifts"} <= kinds
+    speeds = predict.measure(lab, sorted(kinds | {"matrix"}))
     assert min(speeds.values()) > 0
     assert all(work.memory > 0 for work in works)
     assert steps.maps(lab, 1.0).predict().amounts["network"] > lab.dimension

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -29,7 +30,7 @@ class Config(SourceOptions):
     sizes: tuple[float, ...] = ()                   # patch sizes or thresholds of one shape; none: five of each
     gaussian: bool = True                           # the Wiener filter takes part
     temperatures: tuple[float, ...] | None = None   # of whole images beside the optimal denoiser; none: the preset's
-    around: tuple[float, ...] | None = None         # q outside of squares that come again with it; none: the preset's
+    around: tuple[float, ...] | None = None         # q outside of squares, which come again; none: chosen by level
     maps: str | None = None                         # for the shape flex: a file of `fpmc maps`, or "wiener"
     per: Literal["group", "channel", "pixel"] = "group"     # one weight per size, or one for each channel or pixel
     sigmas: tuple[float, ...] = ()                  # noise levels; none: the 18-step EDM grid
@@ -44,7 +45,7 @@ def main(args: list[str]) -> None:
 
     from fpmc import presets
     from fpmc.collection import FPMC
-    from fpmc.fit import fit_level, weigh
+    from fpmc.fit import fit_level, labels, weigh
     from fpmc.networks import load_network
     from fpmc.networks.mapfile import load_maps
     from fpmc.process import edm_grid
@@ -64,7 +65,7 @@ def main(args: list[str]) -> None:
         sizes=config.sizes or None,
         gaussian=config.gaussian,
         temperatures=presets.TEMPERATURES if config.temperatures is None else config.temperatures,
-        around=presets.AROUND if config.around is None else config.around,
+        around=config.around,
         maps=config.maps if config.maps in (None, "wiener") else load_maps(config.maps),  # pyright: ignore
     )
     run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="fit")
@@ -84,27 +85,31 @@ def main(args: list[str]) -> None:
     levels = {sigma: weigh(base.at(sigma), fit.weights) for sigma, fit in found.items()}
     name = f"{base.name} fitted on {'clean images' if target == 'clean' else Path(config.target).stem}"
     FPMC(levels, name=name, blend=True).save_pretrained(run.path / "model")
-    labels = [label(group) for group in base.at(sigmas[0]).groups]
-    headers = ("σ", "error", "best alone", "gain", *labels)
+    named = {sigma: labels(base.at(sigma)) for sigma in sigmas}
+    weights = {sigma: dict(zip(named[sigma], common(fit), strict=True)) for sigma, fit in found.items()}
+    names = sorted({name for each in named.values() for name in each}, key=in_order)
+    headers = ("σ", "error", "best alone", "gain", *names)
     rows = [
         (
             f"{sigma:.4g}", plus_minus(fit.error, fit.error_se, 5), f"{fit.singles.min():.5f}",
-            plus_minus(fit.gain, fit.gain_se, 5), *(f"{weight:.2f}" for weight in common(fit)),
+            plus_minus(fit.gain, fit.gain_se, 5),
+            *(f"{weights[sigma][name]:.2f}" if name in weights[sigma] else "" for name in names),
         )
         for sigma, fit in found.items()
     ]
     run.metrics({
         f"{sigma:.6g}": {
             "error": fit.error, "error_se": fit.error_se, "gain": fit.gain, "gain_se": fit.gain_se,
-            "weights": dict(zip(labels, common(fit))), "weights_se": dict(zip(labels, fit.weights_se.tolist())),
-            "singles": dict(zip(labels, fit.singles.tolist())), "ridge": None if math.isinf(fit.ridge) else fit.ridge,
+            "weights": weights[sigma], "weights_se": dict(zip(named[sigma], fit.weights_se.tolist())),
+            "singles": dict(zip(named[sigma], fit.singles.tolist())),
+            "ridge": None if math.isinf(fit.ridge) else fit.ridge,
             "free_sum": fit.free_sum, "free_error": fit.free_error,
         }
         for sigma, fit in found.items()
     })
     run.write_text("table.md", markdown(headers, rows))
     with run.atomic("weights.png") as part:
-        figure(found, labels).savefig(part, dpi=150)
+        figure(found, weights, names).savefig(part, dpi=150)
     run.say(f"\n{plain(headers, rows)}\n\nmean squared error to the target, on noisy images not fitted on")
     run.say(f"saved as {run.path / 'model'}")
 
@@ -125,22 +130,13 @@ def common(fit: Fit) -> list[float]:
     return fit.weights.flatten(1).mean(1).tolist() if fit.weights.dim() > 1 else fit.weights.tolist()
 
 
-def label(group) -> str:
-    """What a group is called in a table."""
-    from fpmc.precision import Full, Squares
-    from fpmc.sources import Gaussian
-
-    if isinstance(group.source, Gaussian):
-        return "Wiener"
-    if isinstance(group.q, Squares):
-        outside = f" in {group.q.around:g}" if group.q.around else ""
-        return f"{'square' if group.q.inside else 'LS'} {group.q.size}{outside}"
-    if isinstance(group.q, Full):
-        return "optimal" if group.q.value == 1 else f"T = {group.q.value**-0.5:.3g}"
-    return f"masks of {group.q.entries / len(group):.0f}"
+def in_order(name: str) -> tuple[int, list[float]]:
+    """Where a group's name stands in the table: by kind, then by size."""
+    kinds = ("LS", "square", "masks", "optimal", "T", "Wiener")
+    return kinds.index(name.split()[0]), [float(number) for number in re.findall(r"[\d.]+", name)]
 
 
-def figure(found: dict[float, Fit], labels: list[str]) -> Figure:
+def figure(found: dict[float, Fit], weights: dict[float, dict[str, float]], names: list[str]) -> Figure:
     """Weights by noise level, stacked; the error beside the best single group."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
@@ -148,9 +144,9 @@ def figure(found: dict[float, Fit], labels: list[str]) -> Figure:
     drawing = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = drawing.subplots(1, 2)
     sigmas = list(found)
-    stacked = list(zip(*(common(fit) for fit in found.values())))
-    colours = [colormaps["cividis"](place / max(1, len(labels) - 1)) for place in range(len(labels))]
-    left.stackplot(sigmas, stacked, labels=labels, colors=colours)
+    stacked = [[weights[sigma].get(name, 0.0) for sigma in sigmas] for name in names]
+    colours = [colormaps["cividis"](place / max(1, len(names) - 1)) for place in range(len(names))]
+    left.stackplot(sigmas, stacked, labels=names, colors=colours)
     left.set(xscale="log", xlabel="σ", ylabel="weight", ylim=(0, 1), xlim=(min(sigmas), max(sigmas)))
     left.legend(fontsize="x-small", loc="upper left")
     right.plot(sigmas, [fit.singles.min() for fit in found.values()], "o--", color="0.5", label="best alone")

@@ -17,7 +17,6 @@ from fpmc.experiments.graph import Made, Result
 from fpmc.experiments.lab import Lab
 from fpmc.fit import weigh
 from fpmc.images import ImageSet
-from fpmc.precision import Squares
 from fpmc.process import Denoiser
 from fpmc.sources import Source
 
@@ -125,7 +124,7 @@ def _build(lab: Lab, method: Method, inputs: Inputs) -> FPMC:
     if method.soft:
         return _soft(lab, method, inputs)
     if method.preset == "multiscale":
-        return _multiscale(lab, inputs)
+        return _multiscale(lab, str(method.target), inputs)
     options: dict[str, Any] = {}
     if method.preset in SCHEDULED:
         options["schedule"] = lab.dataset if method.value is None else method.value
@@ -168,33 +167,21 @@ def _soft(lab: Lab, method: Method, inputs: Inputs) -> FPMC:
     return FPMC(at, name=f"{binary.name} + soft {method.soft}")
 
 
-def _multiscale(lab: Lab, inputs: Inputs) -> FPMC:
-    """The multi-scale collection of each level with its fitted weights."""
+def _multiscale(lab: Lab, target: str, inputs: Inputs) -> FPMC:
+    """The multi-scale collection of each level with the weights fitted to the target."""
     collections = multiscale(lab)
     fitted = _levels(inputs, "multi-scale", lambda result: result)
 
     @lru_cache(maxsize=64)
     def at(level: float) -> Collection:
-        return weigh(collections.at(level), fitted[level]["weights"])
+        return weigh(collections.at(level), fitted[level][target])
 
     return FPMC(lambda sigma: at(presets.nearest(fitted, sigma)), name="Multi-scale")
 
 
-def multiscale(
-    lab: Lab, temperatures: tuple[float, ...] = presets.TEMPERATURES, around: tuple[float, ...] = presets.AROUND
-) -> FPMC:
+def multiscale(lab: Lab) -> FPMC:
     """`presets.multiscale` of the images."""
-    return lab.recall(
-        ("multiscale", temperatures, around),
-        lambda: presets.multiscale(lab.images, temperatures=temperatures, around=around),
-    )
-
-
-def scales(lab: Lab) -> tuple[Method, ...]:
-    """PSPC-Square with each of the multi-scale collection's sizes at every noise level."""
-    plain = multiscale(lab, around=()).at(1.0).groups
-    sizes = [group.q.size for group in plain if isinstance(group.q, Squares)]
-    return tuple(Method(f"square-{size}", f"squares of {size}", "pspc_square", value=float(size)) for size in sizes)
+    return lab.recall("multiscale", lambda: presets.multiscale(lab.images))
 
 
 def _levels(inputs: Inputs, kind: str, take: Callable[[Result], Any]) -> dict[float, Any]:

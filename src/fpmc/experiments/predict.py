@@ -12,18 +12,18 @@ from fpmc.collection import FPMC, Collection
 from fpmc.engine import Task
 from fpmc.experiments.graph import Work
 from fpmc.experiments.lab import Lab
-from fpmc.experiments.methods import Method, build
+from fpmc.experiments.methods import MULTISCALE, Method, build
 from fpmc.precision import Full, Precision, Squares, Vectors
-from fpmc.presets import nearest
+from fpmc.presets import multiscale, nearest
 from fpmc.response import SameAsQ, pixel
 from fpmc.schedules import resolve
 from fpmc.sources import Source, Translations
 
 PLANNED = ("optimal", "ls", "els", "pspc_square")       # their plan needs no covariance and no network
-MULTISCALE = 3.0                                        # times the work of LS: the groups that a fit leaves
-FITTING = 5.5                                           # times that: all groups, each answering for itself
+MIXING = 2.2                                            # squares that mix posteriors, in box sums of as much work
+LEFT = 0.5                                              # share of a multi-scale collection's work that a fit leaves
 GRADIENT = 1.2                                          # evaluations a gradient of the network is worth, in batches
-PRODUCTS = 5                                            # matrix products of a fine-tuning step
+PRODUCTS = 5                                            # products, or sums, of a fine-tuning step
 TRIED = {"shifts": 64}                                  # images on which speed is measured, 2048 but for ELS
 BATCH = 8                                               # and noisy images
 MOMENT = 0.3                                            # seconds that a measurement goes on for
@@ -38,8 +38,8 @@ def calls(lab: Lab, method: Method, sigmas: Iterable[float], count: int) -> Work
     """`count` noisy images at each of these levels."""
     amounts: dict[str, float] = {}
     for sigma in sigmas:
-        kind, amount = per_image(lab, method, sigma)
-        amounts[kind] = amounts.get(kind, 0.0) + count * amount
+        for kind, amount in per_image(lab, method, sigma).items():
+            amounts[kind] = amounts.get(kind, 0.0) + count * amount
     return Work(amounts, _memory(lab, method))
 
 
@@ -58,49 +58,64 @@ def maps(lab: Lab) -> Work:
     return asking(lab, lab.scale.draws * lab.dimension * GRADIENT)
 
 
-def fitting(lab: Lab, sigma: float) -> Work:
-    """Every group of a multi-scale collection, asked on its own."""
-    work = calls(lab, Method("", "", "multiscale"), [sigma], lab.scale.fit)
-    return work._replace(amounts={kind: FITTING * amount for kind, amount in work.amounts.items()})
+def groups(lab: Lab, sigma: float, count: int) -> Work:
+    """Every group of the multi-scale collection, each answering for itself."""
+    return Work({kind: count * amount for kind, amount in _multiscale(lab, sigma).items()}, _memory(lab, MULTISCALE))
 
 
 def tuning(lab: Lab, method: Method, sigma: float) -> Work:
-    """Matrix products of batch·images × L × pixels, and network evaluations."""
-    recipe, pixels = lab.scale.recipe, lab.side**2
-    length, span = (lab.dimension, lab.dimension) if method.preset == "lukoianov" else (pixels, pixels)
-    if _patch(lab, sigma) == lab.side and method.preset != "lukoianov":
+    """Steps and validations of one level: matrix products, or sums over the support where zeros stay 0."""
+    recipe, pixels, patch = lab.scale.recipe, lab.side**2, _patch(lab, sigma)
+    learn = method.soft.replace("r", "") if method.preset == "lukoianov" and recipe.floor_r == 0 else method.soft
+    length = span = lab.dimension if method.preset == "lukoianov" else pixels
+    if patch == lab.side and method.preset != "lukoianov":
         length = 1                                      # one estimator sees the whole image
-    images = min(recipe.monte_carlo or len(lab.images), len(lab.images))
-    products = recipe.steps * recipe.batch * images * length * (span * PRODUCTS)
+    sparse = recipe.floor_q == 0 and recipe.floor_r == 0
+    row = min(patch**2, pixels) * (span // pixels) if sparse else span
+    images, judged = (min(each or len(lab.images), len(lab.images))
+                      for each in (recipe.monte_carlo, recipe.validation_source))
+    validations = 2 + recipe.steps // (recipe.validate_every or max(1, len(lab.images) // recipe.batch))
+    stepped = recipe.steps * recipe.batch * images if learn else 0
+    sums = length * row * (PRODUCTS * stepped + 3 * validations * recipe.validation * judged)
     evaluations = recipe.steps * recipe.batch + recipe.validation
-    return Work({"matrix": float(products), "network": float(evaluations)}, recipe.memory + 24.0 * length * span)
+    work = {"rows" if sparse else "matrix": float(sums), "network": float(evaluations)}
+    return Work(work, recipe.memory + 24.0 * length * span)
 
 
-def per_image(lab: Lab, method: Method, sigma: float) -> tuple[str, float]:
-    """The kind of work of one denoiser call and its amount: multiply-adds, or network evaluations."""
+def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:
+    """The kinds of work of one denoiser call and their amounts: multiply-adds, or network evaluations."""
     if method.preset in ("network", "reference"):
-        return method.preset, 1.0
+        return {method.preset: 1.0}
+    if method.preset == "multiscale":
+        return {kind: LEFT * amount for kind, amount in _multiscale(lab, sigma).items()}
     if method.preset in PLANNED and not method.soft:
         denoiser = build(lab, method, {})
         assert isinstance(denoiser, FPMC)
         step = denoiser.at(sigma).plan(Task(sigma, BATCH)).steps[0]
-        return step.kernel, step.work
+        return {step.kernel: step.work}
     images, pixels = len(lab.images) * (1 + (method.amount if method.augment else 0)), lab.side**2
     patch = _patch(lab, sigma)
     if method.preset == "wiener":
-        return "affine", 2.0 * lab.dimension**2
-    if method.preset == "multiscale":
-        return "boxes", MULTISCALE * 2.0 * images * (lab.dimension + 6 * pixels)
+        return {"affine": 2.0 * lab.dimension**2}
     if method.preset == "lukoianov":
         length, span, entries = lab.dimension, lab.dimension, min(patch**2, pixels) * lab.images.shape[0]
     else:
         if patch == lab.side:
-            return "full", 2.0 * lab.dimension * images
+            return {"full": 2.0 * lab.dimension * images}
         length, span, entries = pixels, pixels, patch**2
     passes = 1 if method.preset == "lukoianov" and "r" not in method.soft else 3   # posteriors twice, and responses
     if method.soft and lab.scale.recipe.floor_q != 0:
-        return "matrix", float(passes) * images * length * span
-    return "rows", float(passes) * images * length * entries
+        return {"matrix": float(passes) * images * length * span}
+    return {"rows": float(passes) * images * length * entries}
+
+
+def _multiscale(lab: Lab, sigma: float) -> dict[str, float]:
+    """Work of all groups but the Wiener filter, by kernel."""
+    collections = lab.recall("plans of squares", lambda: multiscale(lab.images, gaussian=False))
+    found: dict[str, float] = {}
+    for step in collections.at(sigma).plan(Task(sigma, BATCH)).steps:
+        found[step.kernel] = found.get(step.kernel, 0.0) + step.work * (MIXING if step.kernel == "boxes" else 1)
+    return found
 
 
 @lru_cache

@@ -17,9 +17,9 @@ from fpmc.experiments.graph import Made, Results, Step
 from fpmc.experiments.lab import HELD_OUT_SEED, Lab
 from fpmc.experiments.methods import SCHEDULED, Inputs, Method, build, multiscale, pack
 from fpmc.finetuning import Level, Recipe, train_level
-from fpmc.fit import fit_level
+from fpmc.fit import Moments, fit_targets, labels
 from fpmc.networks import sensitivity_maps
-from fpmc.presets import AROUND, TEMPERATURES, nearest
+from fpmc.presets import AROUND, HALF, TEMPERATURES, nearest
 from fpmc.sampling import sample
 from fpmc.schedules import resolve
 
@@ -48,7 +48,7 @@ def needs(lab: Lab, method: Method, sigmas: Iterable[float]) -> tuple[Step, ...]
         levels = sigmas if method.soft != "qr" else [sigma for sigma in sigmas if sigma in joint]
         found += [soft(lab, method, sigma) for sigma in levels]
     if method.preset == "multiscale":
-        found += [fitted(lab, str(method.target), sigma) for sigma in sigmas]
+        found += [fitted(lab, sigma) for sigma in sigmas]
     if method.augment == "synthetic":
         found.append(synthetic(lab, round(method.amount * len(lab.images)), 0))
     return tuple(found)
@@ -128,26 +128,48 @@ def tune(
     return pack(level.result, sigma=sigma, start=level.history[0][2], best=level.best, steps=level.step)
 
 
-def fitted(lab: Lab, target: str, sigma: float) -> Step:
-    """Weights of the multi-scale collection at one noise level, in closed form."""
+# Multi-scale collections (beyond the paper)
+
+CHOSEN = {"temperatures": list(TEMPERATURES), "around": list(AROUND), "half": HALF}     # what decides their groups
+
+
+def fitted(lab: Lab, sigma: float) -> Step:
+    """Weights of the multi-scale collection at one noise level, fitted to the network and fitted to clean images."""
     return Step(
-        f"multi-scale/{target}/σ {sigma:.4g}",
-        fit_weights,
-        {"target": target, "sigma": sigma, "count": lab.scale.fit,
-         "temperatures": list(TEMPERATURES), "around": list(AROUND)},
-        stamps=lab.stamped("data", *(["network"] if target == "network" else [])),
-        predict=lambda: predict.fitting(lab, sigma),
+        f"multi-scale/σ {sigma:.4g}", fit_weights, {"sigma": sigma, "count": lab.scale.fit, **CHOSEN},
+        stamps=lab.stamped("data", "network"), predict=lambda: predict.groups(lab, sigma, lab.scale.fit),
     )
 
 
-def fit_weights(
-    lab: Lab, inputs: Inputs, scratch: Path, *,
-    target: str, sigma: float, count: int, temperatures: list[float], around: list[float],
-) -> Made:
-    goal = lab.network if target == "network" else "clean"
-    collection = multiscale(lab, tuple(temperatures), tuple(around)).at(sigma)
-    found = fit_level(collection, sigma, goal, lab.images, count=count)
-    return Made({"weights": found.weights}, {"sigma": sigma, "error": found.error, "gain": found.gain})
+def fit_weights(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int, **_: object) -> Made:
+    collection = multiscale(lab).at(sigma)
+    network, clean = fit_targets(collection, sigma, [lab.network, "clean"], lab.images, count=count)
+    info = {"sigma": sigma, "groups": labels(collection), "errors": {"network": network.error, "clean": clean.error}}
+    return Made({"network": network.weights, "clean": clean.weights, "alone": network.singles}, info)
+
+
+def products(lab: Lab, sigma: float) -> Step:
+    """⟨D_g, D_h⟩ of the groups' answers at noisy held-out images, and of the networks', which stand last.
+
+    The error of any mixture of the groups to either network follows from them.
+    """
+    asked = answers(lab, sigma)
+    return Step(
+        f"groups/σ {sigma:.4g}", multiply, {"sigma": sigma, "count": lab.scale.points, **CHOSEN},
+        inputs=(asked,), stamps=lab.stamped("data", "held_out"),
+        predict=lambda: predict.groups(lab, sigma, lab.scale.points),
+    )
+
+
+def multiply(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int, **_: object) -> Made:
+    (asked,) = inputs.values()
+    collection, moments = multiscale(lab).at(sigma), Moments.empty("group")
+    z = forward_points(lab.judging, sigma, count)
+    for part, network, reference in zip(*(each.split(BATCH) for each in (z, asked["network"], asked["reference"]))):
+        with torch.no_grad():
+            found = [answer.cpu() for answer in collection.answers(part.to(lab.device), sigma)]
+        moments.add([*found, network], reference)
+    return Made({"products": moments.by_image}, {"sigma": sigma, "groups": labels(collection)})
 
 
 # Samples (App. C.4)
