@@ -19,6 +19,7 @@ from fpmc.data import load_images
 from fpmc.fit import weigh
 
 SIGMAS = (0.296, 1.09, 3.26)
+SIZES = (3, 5, 8, 12, 20)                               # beside the whole image
 CHECKED = 300                                           # images the oracle sees
 
 
@@ -43,11 +44,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     options = parser.parse_args()
     images, held_out = load_images(options.data), load_images(options.data, split="test")
-    together = presets.multiscale(images, gaussian=False, temperatures=(), around=())
+    together = presets.multiscale(images, sizes=SIZES, gaussian=False, temperatures=(), around=())
     whole = presets.multiscale(images)
     groups = together.at(1.0).groups
     names = [f"{group.q.size if hasattr(group.q, 'size') else 'whole'}" for group in groups]
-    few = presets.multiscale(images.subset(slice(CHECKED)), gaussian=False, temperatures=(), around=())
+    few = presets.multiscale(images.subset(slice(CHECKED)), sizes=SIZES, gaussian=False, temperatures=(), around=())
     noise = torch.randn(options.batch, *images.shape, generator=torch.Generator().manual_seed(0))
     found = {}
     for sigma in SIGMAS:

@@ -94,7 +94,7 @@ def main() -> None:
     squares = presets.multiscale(source, temperatures=(), around=(), gaussian=False)
     masks = {shape: presets.multiscale(source, shape=shape, temperatures=(), gaussian=False)
              for shape in ("flex", "lukoianov")}
-    whole = presets.multiscale(source).at(1.0).groups
+    whole = presets.multiscale(source, around=presets.AROUND).at(1.0).groups
     surrounded = Collection.of(*(group for group in whole if isinstance(group.q, Squares) and group.q.around))
     optimal, cloud = presets.optimal(source), Cloud(source, images)
 

@@ -63,7 +63,7 @@ class Recipe:
 # Two cores: zeros stay 0, which makes a step several times cheaper, and a lower rate makes up for the small batch.
 LAPTOP = Recipe(
     steps=60, batch=24, rate=0.02, monte_carlo=1000, floor_q=0.0, floor_r=0.0,
-    validate_every=20, validation=128, validation_source=2000, patience=3,
+    validate_every=20, validation=96, validation_source=2000, patience=3,
 )
 
 
@@ -209,7 +209,9 @@ def train_level(
     every = recipe.validate_every or max(1, len(images) // recipe.batch)
     judge = _Validation(level, network, held_out)
     if level.best_log_q is None:
-        level.baseline, level.best, level.best_step = judge(level.origin), judge(level.collection), 0
+        level.baseline, level.best_step = judge(level.origin), 0
+        raised = (recipe.floor_q, recipe.floor_r) != (0, 0)                     # else it starts as the origin
+        level.best = judge(level.collection) if raised else level.baseline
         level.best_log_q, level.best_log_r = level.log_q.clone(), level.log_r.clone()
         level.history.append([0, math.nan, level.best])
         if checkpoint is not None:

@@ -48,11 +48,10 @@ def test_soft_zeros_make_matrices(lab: Lab):
 
 def test_what_cannot_change_is_not_learned():
     sparse = small_lab(scale=replace(TINY, recipe=LAPTOP))
-    q, r, both = (
-        predict.tuning(sparse, replace(lukoianov(0.05), soft=soft), sparse.level(1.09)).amounts["rows"]
-        for soft in ("q", "r", "qr")
-    )
-    assert both == q > r > 0                            # the validations remain
+    assert [steps.learned(sparse, lukoianov(0.05), soft) for soft in ("", "q", "r", "qr")] == ["", "q", "", "q"]
+    assert steps.learned(sparse, PSPC_FLEX, "qr") == "qr"
+    raised = small_lab(scale=replace(TINY, recipe=Recipe()))
+    assert steps.learned(raised, lukoianov(0.05), "qr") == "qr"
 
 
 def test_a_fit_asks_every_group(lab: Lab):

@@ -116,13 +116,17 @@ def everything(s):
 
 
 @njit(**KERNEL)
-def surround(s, around, d, count):
-    """d += around·(Σ s − d), for the first `count` rows of d: distances of patches with q = around outside them."""
-    if around == 0:
-        return
-    beyond = splat(around) * everything(s)
+def surround(whole, around, d, count, target):
+    """target = d + around·(Σ s − d) for the first `count` rows: distances of patches with q = around outside them."""
+    beyond = splat(around) * whole
     for p in range(count):
-        store(d, p, splat(np.float32(1) - around) * load(d, p) + beyond)
+        store(target, p, splat(np.float32(1) - around) * load(d, p) + beyond)
+
+
+@njit(**KERNEL)
+def alike(scales, k, held):
+    """Squares k stand where squares `held` stand, so that their box sums are the same."""
+    return held >= 0 and (scales[k, :5] == scales[held, :5]).all()
 
 
 @njit(**KERNEL)
@@ -229,19 +233,28 @@ def boxes_posterior(
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(pixels * LANES, np.float32)
     d = np.empty(pixels * LANES, np.float32)
+    outer = np.empty(pixels * LANES, np.float32)
     across = np.empty(pixels * LANES, np.float32)
     prefix = np.empty((max(height, width) + scales[:, 1].max()) * LANES, np.float32)
+    wide = around.any()
     for j in range(first, last):
         unpack(blocks[j], x)
         for b in range(len(z)):
             squares(z[b], x, s)
+            whole = everything(s) if wide else splat(np.float32(0))
+            held = -1
             for k in range(len(scales)):                # one size at a time, so that its distances stay in the cache
                 begin, size, stride, rows, columns, start = scales[k]
                 stop = start + rows * columns
-                patches(s, height, width, begin, size, stride, d, rows, columns, across, prefix)
-                surround(s, around[k], d, rows * columns)
+                if not alike(scales, k, held):
+                    patches(s, height, width, begin, size, stride, d, rows, columns, across, prefix)
+                    held = k
+                distances = d
+                if around[k] > 0:
+                    surround(whole, around[k], d, rows * columns, outer)
+                    distances = outer
                 if update(
-                    d, log_weights, j, scale, x, cut, slot_ends[start:], slots, top[b, start:stop],
+                    distances, log_weights, j, scale, x, cut, slot_ends[start:], slots, top[b, start:stop],
                     mass[b, start:stop], moment[b],
                 ):
                     alive[b, j] |= np.uint32(1 << k)
@@ -303,10 +316,12 @@ def boxes_respond(
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(pixels * LANES, np.float32)
     mixed = np.empty(pixels * LANES, np.float32)
+    d = np.empty(pixels * LANES, np.float32)
     p = np.empty(pixels * LANES, np.float32)
     spreading = np.empty(pixels * LANES, np.float32)
     across = np.empty(pixels * LANES, np.float32)
     prefix = np.empty((max(height, width) + scales[:, 1].max()) * LANES, np.float32)
+    wide = around.any()
     for j in range(first, last):
         if not alive[:, j].any():
             continue
@@ -315,14 +330,18 @@ def boxes_respond(
             if alive[b, j] == 0:
                 continue
             squares(z[b], x, s)
+            whole = everything(s) if wide else splat(np.float32(0))
+            held = -1
             mixed[:] = np.float32(0)
             for k in range(len(scales)):
                 if alive[b, j] >> np.uint32(k) & np.uint32(1) == 0:
                     continue
                 begin, size, stride, rows, columns, start = scales[k]
                 stop = start + rows * columns
-                patches(s, height, width, begin, size, stride, p, rows, columns, across, prefix)
-                surround(s, around[k], p, rows * columns)
+                if not alike(scales, k, held):
+                    patches(s, height, width, begin, size, stride, d, rows, columns, across, prefix)
+                    held = k
+                surround(whole, around[k], d, rows * columns, p)
                 posterior(p, log_weights, j, scale, cut, top[b, start:stop], share[b, start:stop])
                 if stride > 1:
                     spread(p, rows, columns, size, stride, weights[k], mixed, height, width, across)

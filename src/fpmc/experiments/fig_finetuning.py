@@ -28,7 +28,7 @@ def experiment(lab: Lab) -> Experiment:
     sigmas = list(dict.fromkeys(lab.level(sigma) for sigma in wanted))
     methods = (PSPC_SQUARE, PSPC_FLEX, lukoianov(paper_tau(lab)))
     wants = {
-        (method, soft, sigma): steps.error(lab, replace(method, soft=soft), sigma)
+        (method, soft, sigma): steps.error(lab, replace(method, soft=steps.learned(lab, method, soft)), sigma)
         for method in methods for soft in LOOKS for sigma in sigmas
     }
 

@@ -66,7 +66,6 @@ def groups(lab: Lab, sigma: float, count: int) -> Work:
 def tuning(lab: Lab, method: Method, sigma: float) -> Work:
     """Steps and validations of one level: matrix products, or sums over the support where zeros stay 0."""
     recipe, pixels, patch = lab.scale.recipe, lab.side**2, _patch(lab, sigma)
-    learn = method.soft.replace("r", "") if method.preset == "lukoianov" and recipe.floor_r == 0 else method.soft
     length = span = lab.dimension if method.preset == "lukoianov" else pixels
     if patch == lab.side and method.preset != "lukoianov":
         length = 1                                      # one estimator sees the whole image
@@ -74,8 +73,8 @@ def tuning(lab: Lab, method: Method, sigma: float) -> Work:
     row = min(patch**2, pixels) * (span // pixels) if sparse else span
     images, judged = (min(each or len(lab.images), len(lab.images))
                       for each in (recipe.monte_carlo, recipe.validation_source))
-    validations = 2 + recipe.steps // (recipe.validate_every or max(1, len(lab.images) // recipe.batch))
-    stepped = recipe.steps * recipe.batch * images if learn else 0
+    validations = 1 + recipe.steps // (recipe.validate_every or max(1, len(lab.images) // recipe.batch))
+    stepped = recipe.steps * recipe.batch * images
     sums = length * row * (PRODUCTS * stepped + 3 * validations * recipe.validation * judged)
     evaluations = recipe.steps * recipe.batch + recipe.validation
     work = {"rows" if sparse else "matrix": float(sums), "network": float(evaluations)}

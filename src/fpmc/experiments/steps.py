@@ -23,6 +23,8 @@ from fpmc.presets import AROUND, HALF, TEMPERATURES, nearest
 from fpmc.sampling import sample
 from fpmc.schedules import resolve
 
+ALONE = ("ls", "lukoianov")                             # an estimator for each pixel or dimension, which alone answers
+
 
 def stamps(lab: Lab, method: Method, *more: str) -> dict[str, str]:
     """What decides a method's results besides its settings: files, the schedule, the size of ELS's source."""
@@ -99,6 +101,11 @@ def make_synthetic(lab: Lab, inputs: Inputs, scratch: Path, *, count: int, seed:
 
 
 # Fine-tuning (Sections 4.1, 4.2, App. C.3)
+
+
+def learned(lab: Lab, method: Method, names: str) -> str:
+    """Which of Q and R there is anything to learn of: r cancels where each dimension has one estimator to answer."""
+    return names.replace("r", "") if method.preset in ALONE and lab.scale.recipe.floor_r == 0 else names
 
 
 def soft(lab: Lab, method: Method, sigma: float) -> Step:
