@@ -1,4 +1,4 @@
-"""What the choices behind multi-scale collections are worth: strides, an output gain, the estimate of the noise level.
+"""What choices behind multi-scale collections are worth: strides, an output gain, weights per pixel, estimates of σ.
 
     python benchmarks/multiscale_design.py [--data fashion] [--images 4000] [--count 64]
 
@@ -41,9 +41,12 @@ def main() -> None:
             }
             print(f"σ {sigma}, squares of {size}, error by stride:",
                   ", ".join(f"{stride}: {error:.5f}" for stride, error in errors.items()))
-        found = fit_level(presets.multiscale(source).at(sigma), sigma, "clean", held_out, count=options.count)
+        collection = presets.multiscale(source).at(sigma)
+        found = fit_level(collection, sigma, "clean", held_out, count=options.count)
         print(f"σ {sigma}, fit, other images: error {found.error:.4f}, best group alone {found.singles.min():.4f};",
               f"Σ w free: sum {found.free_sum:.3f}, error {found.free_error:.4f}")
+        found = fit_level(collection, sigma, "clean", held_out, count=options.count, per="pixel")
+        print(f"σ {sigma}, weights per pixel: error {found.error:.4f}, ridge towards the common ones {found.ridge:g}")
 
     gaussian = fit_gaussian(source)
     for sigma in ESTIMATED:

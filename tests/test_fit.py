@@ -268,6 +268,9 @@ def test_squares_take_part_at_the_noise_levels_where_they_have_a_say() -> None:
         "square 7 in 0.03", "square 7 in 0.08", "square 7 in 0.2", "square 11", "square 18", "optimal",
     ]
     everywhere = presets.multiscale(blobs(count=30, side=28), sizes=(3, 7), around=(0.1,), temperatures=())
+    fine = presets.multiscale(blobs(count=30, side=28), temperatures=())
+    assert labels(fine.at(0.1))[-3:] == ["Wiener", "masks 1", "masks 2"]
+    assert "masks 1" not in labels(fine.at(0.3))
     for sigma in (80.0, 0.002):
         assert labels(everywhere.at(sigma)) == ["square 3", "square 7", "square 7 in 0.1", "optimal", "Wiener"]
 

@@ -7,6 +7,7 @@ any number of noisy images is enough. Weights per channel or per pixel are drawn
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -197,8 +198,9 @@ def answers_of(
 
 def labels(collection: Collection) -> list[str]:
     """What the groups of a collection are called in tables."""
+    masks = itertools.count(1)
 
-    def label(place: int, group: Group) -> str:
+    def label(group: Group) -> str:
         if isinstance(group.source, Gaussian):
             return "Wiener"
         if isinstance(group.q, Squares):
@@ -206,9 +208,9 @@ def labels(collection: Collection) -> list[str]:
             return f"{'square' if group.q.inside else 'LS'} {group.q.size}{outside}"
         if isinstance(group.q, Full):
             return "optimal" if group.q.value == 1 else f"T = {group.q.value**-0.5:.3g}"
-        return f"masks {place + 1}"
+        return f"masks {next(masks)}"
 
-    return [label(place, group) for place, group in enumerate(collection.groups)]
+    return [label(group) for group in collection.groups]
 
 
 def _solve(moments: Moments, sigma: float, shape: tuple[int, int, int]) -> Fit:

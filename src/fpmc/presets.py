@@ -137,6 +137,8 @@ THRESHOLDS: dict[str, tuple[float, ...]] = {
 TEMPERATURES = (1.25, 1.5, 2.0)
 AROUND = (0.01, 0.03, 0.08, 0.2, 0.45, 0.7)
 HALF = 12.0                                             # σ² at which surroundings do best with q about a half
+FINE = 0.2                                              # noise level below which masks do better than small squares
+FINE_MASKS = (0.1, 0.2)                                 # with these thresholds of Lukoianov's
 
 
 def multiscale(
@@ -155,9 +157,9 @@ def multiscale(
     All have the same say until `fit_response` gives each its weight. sizes: patch sizes for "square" and "ls",
     thresholds τ for "flex" and "lukoianov"; with several shapes a mapping {shape: sizes}. temperatures: beside the
     optimal denoiser, whole images weighed as if the noise were so many times as strong, q = 1/T². around: squares of 4
-    pixels to a third of the image come again with q this much outside them. Squares and surroundings that are not
-    given are chosen for each noise level. stride: of the squares; None takes a quarter of their size, which costs a
-    fraction and answers nearly alike.
+    pixels to a third of the image come again with q this much outside them. What is not given is chosen for each noise
+    level: squares, surroundings, and thresholded rows of the Wiener filter where there is little noise. stride: of the
+    squares; None takes a quarter of their size, which costs a fraction and answers nearly alike.
     """
     source = as_source(images)
     shapes = (shape,) if isinstance(shape, str) else tuple(shape)
@@ -186,6 +188,8 @@ def multiscale(
         members.append((FPMC(Collection(full, SameAsQ(full), source), name=f"Optimal, T = {temperature:g}"), _always))
     if gaussian:
         members.append((wiener(source), _always))
+        if sizes is None and "lukoianov" not in shapes:
+            members += [(lukoianov(source, tau=tau), lambda sigma: sigma < FINE) for tau in FINE_MASKS]
     mix = _mixer()
 
     def at(sigma: float) -> Collection:

@@ -19,7 +19,7 @@ from fpmc.experiments.methods import SCHEDULED, Inputs, Method, build, multiscal
 from fpmc.finetuning import Level, Recipe, train_level
 from fpmc.fit import Moments, fit_targets, labels
 from fpmc.networks import sensitivity_maps
-from fpmc.presets import AROUND, HALF, TEMPERATURES, nearest
+from fpmc.presets import AROUND, FINE, FINE_MASKS, HALF, TEMPERATURES, nearest
 from fpmc.sampling import sample
 from fpmc.schedules import resolve
 
@@ -137,13 +137,17 @@ def tune(
 
 # Multi-scale collections (beyond the paper)
 
-CHOSEN = {"temperatures": list(TEMPERATURES), "around": list(AROUND), "half": HALF}     # what decides their groups
+
+def chosen(sigma: float) -> dict[str, Any]:
+    """What decides the groups at a noise level."""
+    masks = {"masks": list(FINE_MASKS)} if sigma < FINE else {}
+    return {"temperatures": list(TEMPERATURES), "around": list(AROUND), "half": HALF, **masks}
 
 
 def fitted(lab: Lab, sigma: float) -> Step:
     """Weights of the multi-scale collection at one noise level, fitted to the network and fitted to clean images."""
     return Step(
-        f"multi-scale/σ {sigma:.4g}", fit_weights, {"sigma": sigma, "count": lab.scale.fit, **CHOSEN},
+        f"multi-scale/σ {sigma:.4g}", fit_weights, {"sigma": sigma, "count": lab.scale.fit, **chosen(sigma)},
         stamps=lab.stamped("data", "network"), predict=lambda: predict.groups(lab, sigma, lab.scale.fit),
     )
 
@@ -162,7 +166,7 @@ def products(lab: Lab, sigma: float) -> Step:
     """
     asked = answers(lab, sigma)
     return Step(
-        f"groups/σ {sigma:.4g}", multiply, {"sigma": sigma, "count": lab.scale.points, **CHOSEN},
+        f"groups/σ {sigma:.4g}", multiply, {"sigma": sigma, "count": lab.scale.points, **chosen(sigma)},
         inputs=(asked,), stamps=lab.stamped("data", "held_out"),
         predict=lambda: predict.groups(lab, sigma, lab.scale.points),
     )

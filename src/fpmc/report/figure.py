@@ -15,7 +15,7 @@ from fpmc.report.run import RunDirectory
 
 BLACK, BLUE, ORANGE, GREEN = "#000000", "#0072B2", "#D55E00", "#009E73"
 COLOURS = (BLACK, BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00")
-MARKERS = "osD^vP*"
+MARKERS = "osD^vP*X<>ph"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 FEW = 8                                                 # ticks that can be told apart in a small panel
 FORMATS = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}     # the same figure, the same file
@@ -23,8 +23,9 @@ FORMATS = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}     
 
 def line(index: int) -> dict[str, Any]:
     """Keywords of `plot` for the line of this number."""
-    i = index % len(COLOURS)
-    return {"color": COLOURS[i], "marker": MARKERS[i], "linestyle": DASHES[i], "markersize": 4, "linewidth": 1.4}
+    again, i = divmod(index, len(COLOURS))
+    marker, dash = MARKERS[index % len(MARKERS)], DASHES[(i + 3 * again) % len(DASHES)]
+    return {"color": COLOURS[i], "marker": marker, "linestyle": dash, "markersize": 4, "linewidth": 1.4}
 
 
 def name_levels(axes: Axes, values: Sequence[float]) -> None:
