@@ -19,7 +19,7 @@ SETTINGS = {
     "attn_resolutions": [],
 }
 TINY = replace(
-    SCALES["laptop"], seeds=4, dear_seeds=2, batch=2, els_images=12, points=4, draws=1,
+    SCALES["laptop"], seeds=4, dear_seeds=2, batch=2, els_images=12, points=4, dear_points=3, draws=1,
     recipe=Recipe(steps=2, batch=4, monte_carlo=20, validate_every=1, validation=4, floor_q=0.0, floor_r=0.0),
     tuned=(1.09, 0.296), joint=(80.0, 1.09), synthetic=10, held_out=8, kinds=("xflip", "rotate", "synthetic"),
     amounts=(0.2, 0.5), augmented=(0.296, 1.09), calibrated=("ls", "pspc_flex"), calibration=2, every=4, fit=16,

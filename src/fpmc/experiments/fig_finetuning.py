@@ -73,7 +73,7 @@ def experiment(lab: Lab) -> Experiment:
             records=records,
             figure=figure,
             notes=(
-                f"{lab.scale.points} noisy images per level, none of those that the best step was chosen on; "
+                f"{steps.judged(lab)}, none of those that the best step was chosen on; "
                 f"{lab.scale.recipe.steps} steps of {lab.scale.recipe.batch} images.",
                 *(["Zeros of r stay 0: where each estimator answers for one pixel (Lukoianov), r cancels and soft R is "
                    "the binary R."] if lab.scale.recipe.floor_r == 0 else []),

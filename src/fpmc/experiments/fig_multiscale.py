@@ -76,7 +76,7 @@ def experiment(lab: Lab) -> Experiment:
             rows=cells,
             records=records,
             figure=figure,
-            notes=(f"{lab.scale.points} noisy images per level, none of those that anything was fitted on.",),
+            notes=(f"{steps.judged(lab)}, none of those that anything was fitted on.",),
         )
 
     return Experiment([*wants.values(), *weights.values(), *products.values()], show)

@@ -138,7 +138,6 @@ class Cache:
         with atomic(self._place(step)) as part:
             save_file(tensors, part, {HEADER: json.dumps(header)})
         shutil.rmtree(self.scratch(step), ignore_errors=True)
-        self._lock(step).unlink(missing_ok=True)
         info = json.loads(json.dumps(made.info))        # as it will be read the next time
         self._verified[step.key] = Result(self._place(step), info, seconds)
         return self._verified[step.key]
@@ -161,6 +160,8 @@ class Cache:
                 yield False
             else:
                 yield True
+                if self._place(step).exists():          # computed, now or by another process before
+                    self._lock(step).unlink(missing_ok=True)
 
     def _lock(self, step: Step) -> Path:
         return self.scratch(step).with_suffix(".lock")

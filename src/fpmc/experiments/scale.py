@@ -17,6 +17,7 @@ class Scale:
     batch: int                                  # seeds that are sampled, and kept, together
     els_images: int | None                      # training images of ELS; None: all
     points: int                                 # noisy images per noise level where denoiser errors are measured
+    dear_points: int                            # at most so many of them for ELS and Lukoianov's
     draws: int                                  # of sensitivity maps, where none come with the network
     recipe: Recipe                              # of fine-tuning
     tuned: tuple[float, ...] | None             # levels of the fine-tuning figure; None: all of the grid
@@ -37,7 +38,7 @@ class Scale:
 KINDS = ("xflip", "yflip", "translate", "rotate", "scale", "synthetic")
 SCALES = {
     "laptop": Scale(
-        name="laptop", seeds=64, dear_seeds=16, batch=16, els_images=500, points=48, draws=2,
+        name="laptop", seeds=64, dear_seeds=16, batch=16, els_images=500, points=48, dear_points=128, draws=2,
         recipe=LAPTOP,
         tuned=(3.26, 1.09, 0.585, 0.14), joint=None, retune=False,
         synthetic=1000, held_out=512,
@@ -45,7 +46,7 @@ SCALES = {
         calibrated=("pspc_square", "ls", "pspc_flex"), calibration=16, every=2, fit=128,
     ),
     "paper": Scale(
-        name="paper", seeds=1000, dear_seeds=1000, batch=50, els_images=None, points=1000, draws=16,
+        name="paper", seeds=1000, dear_seeds=1000, batch=50, els_images=None, points=1000, dear_points=1000, draws=16,
         recipe=Recipe(),
         tuned=None, joint=None, retune=True, synthetic=None, held_out=10_000,
         kinds=KINDS, amounts=(0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0), augmented=(0.14, 1.09, 3.26),

@@ -164,7 +164,7 @@ def products(lab: Lab, sigma: float) -> Step:
 
     The error of any mixture of the groups to either network follows from them.
     """
-    asked = answers(lab, sigma)
+    asked = answers(lab, sigma, lab.scale.points)
     return Step(
         f"groups/σ {sigma:.4g}", multiply, {"sigma": sigma, "count": lab.scale.points, **chosen(sigma)},
         inputs=(asked,), stamps=lab.stamped("data", "held_out"),
@@ -221,12 +221,18 @@ def drawn(results: Results, batches: Sequence[Step]) -> torch.Tensor:
 # Errors by noise level (Sections 4.1 to 4.3)
 
 
-def answers(lab: Lab, sigma: float) -> Step:
+def points_of(lab: Lab, method: Method) -> int:
+    """Noisy images per noise level that a method is judged on."""
+    return min(lab.scale.points, lab.scale.dear_points) if method.dear else lab.scale.points
+
+
+def answers(lab: Lab, sigma: float, count: int) -> Step:
     """What the two networks answer to noisy held-out images, asked once for all methods."""
+    fewer = "" if count == lab.scale.points else f" to {count}"
     return Step(
-        f"networks' answers/σ {sigma:.4g}", ask, {"sigma": sigma, "count": lab.scale.points},
+        f"networks' answers{fewer}/σ {sigma:.4g}", ask, {"sigma": sigma, "count": count},
         inputs=_held_out(lab), stamps=lab.stamped("network", "reference", "held_out"),
-        predict=lambda: predict.asking(lab, lab.scale.points),
+        predict=lambda: predict.asking(lab, count),
     )
 
 
@@ -242,14 +248,15 @@ def ask(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int) ->
 
 def error(lab: Lab, method: Method, sigma: float) -> Step:
     """Mean squared error of a denoiser to each network at one noise level, one number per noisy image."""
-    asked = answers(lab, sigma)
+    count = points_of(lab, method)
+    asked = answers(lab, sigma, count)
     return Step(
         f"errors/{method.slug}/σ {sigma:.4g}",
         measure,
-        {"method": method.settings(), "sigma": sigma, "count": lab.scale.points, "asked": asked.name},
+        {"method": method.settings(), "sigma": sigma, "count": count, "asked": asked.name},
         inputs=(*needs(lab, method, [sigma]), asked),
         stamps=stamps(lab, method, "held_out"),
-        predict=lambda: predict.calls(lab, method, [sigma], lab.scale.points),
+        predict=lambda: predict.calls(lab, method, [sigma], count),
     )
 
 
@@ -266,6 +273,13 @@ def measure(
         for whom in ("network", "reference")
     }
     return Made({"mse": errors["network"], "mse to the reference": errors["reference"]}, {"sigma": sigma})
+
+
+def judged(lab: Lab) -> str:
+    """How many noisy images there are, for the notes of a figure."""
+    fewer = min(lab.scale.points, lab.scale.dear_points)
+    some = f" ({fewer} for ELS and Lukoianov)" if fewer < lab.scale.points else ""
+    return f"{lab.scale.points} noisy images per level{some}"
 
 
 # Schedules (App. C.1)
