@@ -202,7 +202,7 @@ def train_level(
     recipe, sigma = level.recipe, level.sigma
     free = level.free
     decay = recipe.decay if sigma >= recipe.decay_from * 0.999 else 0.0
-    learned = [getattr(level, f"log_{name}") for name in free or recipe.learn]
+    learned = [getattr(level, f"log_{name}") for name in free or recipe.learn]      # AdamW wants some
     optimiser = torch.optim.AdamW(learned, lr=recipe.rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay)
     if checkpoint is not None and checkpoint.exists():
         level.load(checkpoint, optimiser)

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -123,23 +123,9 @@ def weigh(collection: Collection, weights: Tensor) -> Collection:
     return Collection.of(*kept)
 
 
-def fit_level(
-    collection: Collection,
-    sigma: float,
-    target: Target,
-    images: ImageSet,
-    *,
-    count: int = 512,
-    per: Per = "group",
-    seed: int = 0,
-    batch: int = 32,
-    settings: Settings | None = None,
-) -> Fit:
-    """The weights of the groups of one collection, by least squares over `count` noisy images."""
-    (found,) = fit_targets(
-        collection, sigma, [target], images, count=count, per=per, seed=seed, batch=batch, settings=settings
-    )
-    return found
+def fit_level(collection: Collection, sigma: float, target: Target, images: ImageSet, **options: Any) -> Fit:
+    """The weights of the groups of one collection, by least squares; options are those of `fit_targets`."""
+    return fit_targets(collection, sigma, [target], images, **options)[0]
 
 
 def fit_targets(
@@ -154,7 +140,7 @@ def fit_targets(
     batch: int = 32,
     settings: Settings | None = None,
 ) -> list[Fit]:
-    """`fit_level` for each of several targets, which asks the groups only once."""
+    """Weights for each of several targets over the same `count` noisy images; the groups are asked only once."""
     if per not in ("group", "channel", "pixel"):
         raise InputError(f"per {per!r} is unknown; use 'group', 'channel' or 'pixel'")
     if wrong := [target for target in targets if isinstance(target, str) and target != "clean"]:

@@ -23,8 +23,6 @@ from fpmc.presets import AROUND, FINE, FINE_MASKS, HALF, TEMPERATURES, nearest
 from fpmc.sampling import sample
 from fpmc.schedules import resolve
 
-ALONE = ("ls", "lukoianov")                             # an estimator for each pixel or dimension, which alone answers
-
 
 def stamps(lab: Lab, method: Method, *more: str) -> dict[str, str]:
     """What decides a method's results besides its settings: files, the schedule, the size of ELS's source."""
@@ -104,8 +102,8 @@ def make_synthetic(lab: Lab, inputs: Inputs, scratch: Path, *, count: int, seed:
 
 
 def learned(lab: Lab, method: Method, names: str) -> str:
-    """Which of Q and R there is anything to learn of: r cancels where each dimension has one estimator to answer."""
-    return names.replace("r", "") if method.preset in ALONE and lab.scale.recipe.floor_r == 0 else names
+    """Which of Q and R have steps of their own: Lukoianov's r cancels while zeros stay 0 (`Level.free`)."""
+    return names.replace("r", "") if method.preset == "lukoianov" and lab.scale.recipe.floor_r == 0 else names
 
 
 def soft(lab: Lab, method: Method, sigma: float) -> Step:

@@ -64,7 +64,7 @@ def notes(lab: Lab) -> tuple[str, ...]:
     """Where a row is not what its name would say at full size."""
     found = []
     if lab.dataset is None:
-        found.append(f"{lab.images.name} is none of the paper's data sets: its values are there for the order.")
+        found.append(f"{lab.images.name} is none of the paper's data sets, whose values are there for the order.")
     if lab.scale.dear_seeds < lab.scale.seeds:
         found.append(f"ELS and Lukoianov have the first {lab.scale.dear_seeds} of the {lab.scale.seeds} seeds.")
     if not lab.scale.retune:
