@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments.tiny import TINY, small_lab, small_network
+from fpmc.errors import InputError
 from fpmc.experiments import EXPERIMENTS, choose, graph, steps
 from fpmc.experiments.experiment import load
 from fpmc.experiments.graph import Cache
@@ -100,6 +101,33 @@ def test_an_interrupted_level_goes_on_from_its_checkpoint(tmp_path: Path, monkey
         go(lab, ["table-results"], tmp_path / "broken")
     assert go(lab, ["table-results"], tmp_path / "broken") == whole
     assert seen == [1, 2, 1, 2]                         # the second step of the first level, then the other level
+
+
+def test_interrupted_samples_go_on_from_the_last_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lab = small_lab(only=("ls",))
+    whole = go(lab, ["table-results"], tmp_path / "whole")
+    integrate, seen = steps.integrate, []
+
+    def broken(denoiser, z, levels, **options):
+        for step in integrate(denoiser, z, levels, **options):
+            seen.append(step.sigma)
+            if len(seen) == 10:
+                raise KeyboardInterrupt
+            yield step
+
+    monkeypatch.setattr(steps, "integrate", broken)
+    with pytest.raises(KeyboardInterrupt):
+        go(lab, ["table-results"], tmp_path / "broken")
+    assert go(lab, ["table-results"], tmp_path / "broken") == whole
+    assert seen[9] == seen[10]                          # the level that was cut short, and none before it
+    assert len(seen) == 1 + 18 * 4                      # two batches each of NCSN++ and LS
+
+
+def test_samples_refuse_a_damaged_state(tmp_path: Path):
+    method = steps.Method("ls", "LS", "ls")
+    (tmp_path / "state.safetensors").write_bytes(b"no state")
+    with pytest.raises(InputError, match="delete"):
+        steps.draw(small_lab(), {}, tmp_path, method=method.settings(), seeds=[0], steps=18)
 
 
 def test_another_network_changes_what_depends_on_it(tmp_path: Path):

@@ -38,7 +38,7 @@ class Scale:
 KINDS = ("xflip", "yflip", "translate", "rotate", "scale", "synthetic")
 SCALES = {
     "laptop": Scale(
-        name="laptop", seeds=64, dear_seeds=16, batch=16, els_images=500, points=48, dear_points=128, draws=2,
+        name="laptop", seeds=64, dear_seeds=16, batch=16, els_images=500, points=48, dear_points=64, draws=2,
         recipe=LAPTOP,
         tuned=(3.26, 1.09, 0.585, 0.14), joint=None, retune=False,
         synthetic=1000, held_out=512,

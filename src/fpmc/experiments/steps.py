@@ -8,19 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from fpmc.calibrate import BATCH, calibrate, forward_points
 from fpmc.collection import FPMC
 from fpmc.engine import Task
+from fpmc.errors import InputError
 from fpmc.experiments import predict
 from fpmc.experiments.graph import Made, Results, Step
 from fpmc.experiments.lab import HELD_OUT_SEED, Lab
 from fpmc.experiments.methods import SCHEDULED, Inputs, Method, build, multiscale, pack
+from fpmc.files import atomic
 from fpmc.finetuning import Level, Recipe, train_level
 from fpmc.fit import Moments, fit_targets, labels
 from fpmc.networks import sensitivity_maps
 from fpmc.presets import AROUND, FINE, FINE_MASKS, HALF, TEMPERATURES, nearest
-from fpmc.sampling import sample
+from fpmc.sampling import initial_noise, integrate, levels_of
 from fpmc.schedules import resolve
 
 
@@ -185,7 +189,7 @@ def multiply(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: in
 
 
 def samples(lab: Lab, method: Method) -> list[Step]:
-    """Samples of a denoiser, a step for each batch of seeds."""
+    """Samples of a denoiser, a step for each batch of seeds, which goes on from the last noise level it reached."""
     count = lab.scale.dear_seeds if method.dear else lab.scale.seeds
     inputs = needs(lab, method, lab.grid)
 
@@ -206,9 +210,19 @@ def samples(lab: Lab, method: Method) -> list[Step]:
 def draw(
     lab: Lab, inputs: Inputs, scratch: Path, *, method: dict[str, Any], seeds: list[int], steps: int
 ) -> Made:
-    denoiser = build(lab, Method.of(method), inputs)
-    out = sample(denoiser, seeds=seeds, steps=steps, shape=lab.images.shape, batch=len(seeds), device=lab.device)
-    return Made({"images": out.images}, {"seeds": seeds, "nfe": out.nfe})
+    denoiser, levels, kept = build(lab, Method.of(method), inputs), levels_of(steps), scratch / "state.safetensors"
+    z, done = levels[0] * initial_noise(seeds, lab.images.shape), 0
+    if kept.exists():
+        try:
+            state = load_file(kept)
+            z, done = state["z"], int(state["done"])
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise InputError(f"{str(kept)!r} holds no samples to go on with ({error}); delete it") from error
+    for step in integrate(denoiser, z, levels[done:], device=lab.device):
+        z = step.z
+        with atomic(kept) as part:
+            save_file({"z": z, "done": torch.tensor(done + step.index + 1)}, part)
+    return Made({"images": z.float()}, {"seeds": seeds})
 
 
 def drawn(results: Results, batches: Sequence[Step]) -> torch.Tensor:
