@@ -157,6 +157,21 @@ def test_rows_as_differences_equal_rows(respond: str) -> None:
     assert not collection.plan(Task(0.01)).steps[0].short                      # too many nats at stake
 
 
+@pytest.mark.parametrize("sigma", [3.3, 8.4, 80.0])
+def test_large_masks_are_differences_where_the_noise_is_left_out(sigma: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    images = ImageSet((127.5 + 50 * torch.randn(50, 3, 32, 32, generator=random)).clip(0, 255).byte())
+    y, x = torch.meshgrid(torch.arange(32), torch.arange(32), indexing="ij")
+    distance = (y.flatten()[:, None, None] - y) ** 2 + (x.flatten()[:, None, None] - x) ** 2
+    discs = Vectors((distance <= 300)[::4, None].expand(-1, 3, -1, -1))
+    collection = Collection(discs, SameAsQ(discs), images)
+    z = images.scaled(slice(3)) + sigma * torch.randn(3, 3, 32, 32, generator=random)
+    step = collection.plan(Task(sigma)).steps[0]
+    assert (step.kernel, step.short, step.centred) == ("rows", True, True)
+    assert discs.entries > 1200 * len(discs)            # (z − x)² would be too many nats for differences
+    close(collection.denoise(z, sigma), truth(collection, z, sigma), 1e-5)
+
+
 def test_masks_fuller_than_half_are_the_sum_less_what_they_lack() -> None:
     random = torch.Generator().manual_seed(0)
     images = ImageSet((127.5 + 50 * torch.randn(40, 1, 9, 9, generator=random)).clip(0, 255).byte())

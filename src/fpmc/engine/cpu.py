@@ -136,7 +136,7 @@ def _arguments(groups: Sequence[Group], step: Step) -> tuple:
             start += len(q)
         return *group.shape[1:], np.array(scales), np.array(around, np.float32)
     if step.kernel == "rows":
-        return group.q.channels * group.q.height * group.q.width, *_sparse_rows(group, step.short)
+        return group.q.channels * group.q.height * group.q.width, step.centred, *_sparse_rows(group, step.short)
     return ()
 
 

@@ -81,6 +81,19 @@ def squares(z, x, s):
 
 
 @njit(**KERNEL)
+def centred(z, x, s):
+    """s = (z − x)² − z² = x(x − 2z), summed over the channels likewise: all that tells images apart."""
+    rows = len(s) // LANES
+    for p in range(rows):
+        y = load(x, p)
+        a = y * (y - splat(np.float32(2) * z[p]))
+        for q in range(p + rows, len(z), rows):
+            y = load(x, q)
+            a = a + y * (y - splat(np.float32(2) * z[q]))
+        store(s, p, a)
+
+
+@njit(**KERNEL)
 def gathered(s, places, first, last):
     """Σ s[places] over a stretch of places, by parts of 64 so that rounding does not pile up."""
     whole = splat(np.float32(0))
@@ -263,16 +276,22 @@ def boxes_posterior(
 @njit(**KERNEL)
 def rows_posterior(
     blocks, log_weights, first, last, z, scale, cut, slot_ends, slots, top, mass, moment, alive,
-    span, ends, turns, places, values, kinds,
+    span, centre, ends, turns, places, values, kinds,
 ):
-    """Posterior sums of sparse rows over `span` dimensions: pixels where q is shared by the channels, or all."""
+    """Posterior sums of sparse rows over `span` dimensions: pixels where q is shared by the channels, or all.
+
+    centre: without Σ q z², which is large where the noise is and the same for every image.
+    """
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(span * LANES, np.float32)
     distances = np.empty((len(ends) - 1) * LANES, np.float32)
     for j in range(first, last):
         unpack(blocks[j], x)
         for b in range(len(z)):
-            squares(z[b], x, s)
+            if centre:
+                centred(z[b], x, s)
+            else:
+                squares(z[b], x, s)
             row_sums(s, ends, turns, places, values, kinds, distances)
             alive[b, j] = update(
                 distances, log_weights, j, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b]
@@ -360,7 +379,7 @@ def boxes_respond(
 @njit(**KERNEL)
 def rows_respond(
     blocks, log_weights, first, last, z, scale, cut, top, share, alive, result,
-    span, ends, turns, places, values, kinds, r_ends, r_turns, r_places, r_values, r_kinds,
+    span, centre, ends, turns, places, values, kinds, r_ends, r_turns, r_places, r_values, r_kinds,
 ):
     """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x for sparse rows; r by output dimension: r_ends (dimensions + 1,), places are estimators."""
     x = np.empty(blocks.shape[1], np.float32)
@@ -374,7 +393,10 @@ def rows_respond(
         for b in range(len(z)):
             if alive[b, j] == 0:
                 continue
-            squares(z[b], x, s)
+            if centre:
+                centred(z[b], x, s)
+            else:
+                squares(z[b], x, s)
             row_sums(s, ends, turns, places, values, kinds, p)
             posterior(p, log_weights, j, scale, cut, top[b], share[b])
             row_sums(p, r_ends, r_turns, r_places, r_values, r_kinds, mixed)

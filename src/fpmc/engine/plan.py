@@ -79,6 +79,7 @@ class Step:
     kept: int = 0                                       # torch: noisy images whose logits fit in memory, at a time
     threads: int = 1
     short: bool = False                                 # sparse rows: by what they lack, or as differences
+    centred: bool = False                               # sparse rows: of (z − x)² − z², smaller where noise is strong
     groups: tuple[int, ...] = (0,)                      # evaluated together: more than one are squares of several sizes
     weighs: bool = False                                # the kernel applies the weights of the groups itself
     cut: float = math.inf                               # nats below the largest logit from which images are passed over
@@ -228,7 +229,7 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
         cut = math.inf if settings.exact else math.log(members * passes / settings.tolerance)
         return Step(
             kernel, respond, "numba", length, images, work, memory, why, others,
-            threads=threads, short=short, cut=cut, weighs=weighs,
+            threads=threads, short=short, centred=_is_centred(task.sigma), cut=cut, weighs=weighs,
         )
 
     expanded = isinstance(group.q, Full) and _expanded_is_safe(dimension, group.q.value, task)
@@ -266,9 +267,15 @@ def _answers_in_boxes(group: Group) -> bool:
     return isinstance(r, Squares) and astuple(r) == astuple(group.q.patch)
 
 
+def _is_centred(sigma: float) -> bool:
+    """(z − x)² − z² = x(x − 2z), about σ + 1, is smaller than (z − x)², about σ² + 1/2."""
+    return sigma + 1 < sigma**2 + 0.5
+
+
 def _short_is_safe(group: Group, task: Task) -> bool:
     """Rounding of rows put together from others stays below `SHORT_ERROR` nats, for z within a few σ of [−1, 1]."""
-    logit = group.q.entries / len(group) * (task.sigma**2 + 0.5) / (2 * task.sigma**2)
+    size = task.sigma + 1 if _is_centred(task.sigma) else task.sigma**2 + 0.5
+    logit = group.q.entries / len(group) * size / (2 * task.sigma**2)
     return torch.finfo(task.dtype).eps * math.sqrt(CHAIN) * logit < SHORT_ERROR
 
 
