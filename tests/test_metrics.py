@@ -85,6 +85,7 @@ def test_paired_differences_see_what_two_errors_bars_cannot():
     assert (worse.mse - good.mse) / math.hypot(worse.mse_se, good.mse_se) < 2
     with pytest.raises(InputError):
         paired(good, compare(x[:3], y[:3]))
+    assert paired(good.first(3), compare(x[:3], y[:3])).mse == 0
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])

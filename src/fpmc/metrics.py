@@ -52,6 +52,10 @@ class Comparison:
     def pearson_se(self) -> float:
         return standard_error(self.pearson_per_image)
 
+    def first(self, count: int) -> Comparison:
+        """Of the first images alone."""
+        return Comparison(self.r2_per_image[:count], self.mse_per_image[:count], self.pearson_per_image[:count])
+
     def summary(self) -> dict[str, float | None]:
         """The means and standard errors by name, for JSON; a single image has no standard error (None)."""
         names = ("r2", "r2_se", "mse", "mse_se", "pearson", "pearson_se")

@@ -53,6 +53,11 @@ def test_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert {"multiscale", "soft-synthetic", "lukoianov"} <= set(rows)
     assert {row["tau"] for row in found["table-tau"]} == {0.02, 0.05}
     assert rows["lukoianov"]["r2"] == next(row["r2"] for row in found["table-tau"] if row["tau"] == 0.05)
+    gains = {(row["method"], row["minus"]): row for row in found["table-pairs"]}
+    assert gains["soft", "pspc_flex"]["r2"] == pytest.approx(rows["soft"]["r2"] - rows["pspc_flex"]["r2"], abs=1e-12)
+    assert gains["soft-xflip", "soft"]["images"] == 4
+    assert len({frozenset(pair) for pair in gains}) == len(gains) >= len(rows) - 1      # each row against the next
+    assert all(row["images"] == 2 for pair, row in gains.items() if "els" in pair)
 
     # Again: every step has its result, so none is computed and nothing is left to predict.
     monkeypatch.setattr(Cache, "put", lambda *_: pytest.fail("computed again"))

@@ -32,6 +32,7 @@ def test_no_rows_is_a_header():
 def test_plus_minus():
     assert plus_minus(0.67149, 0.0123) == "0.671 ± 0.012"
     assert plus_minus(0.67149, float("nan"), 2) == "0.67"
+    assert plus_minus(-0.00049, 0.0001) == "0.000 ± 0.000"
 
 
 def test_latex_escapes_and_greys():

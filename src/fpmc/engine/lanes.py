@@ -81,8 +81,11 @@ def squares(z, x, s):
 
 
 @njit(**KERNEL)
-def centred(z, x, s):
-    """s = (z − x)² − z² = x(x − 2z), summed over the channels likewise: all that tells images apart."""
+def differences(z, x, s, centre):
+    """`squares`, or if `centre` without z², which all images share: s = (z − x)² − z² = x(x − 2z)."""
+    if not centre:
+        squares(z, x, s)
+        return
     rows = len(s) // LANES
     for p in range(rows):
         y = load(x, p)
@@ -288,10 +291,7 @@ def rows_posterior(
     for j in range(first, last):
         unpack(blocks[j], x)
         for b in range(len(z)):
-            if centre:
-                centred(z[b], x, s)
-            else:
-                squares(z[b], x, s)
+            differences(z[b], x, s, centre)
             row_sums(s, ends, turns, places, values, kinds, distances)
             alive[b, j] = update(
                 distances, log_weights, j, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b]
@@ -393,10 +393,7 @@ def rows_respond(
         for b in range(len(z)):
             if alive[b, j] == 0:
                 continue
-            if centre:
-                centred(z[b], x, s)
-            else:
-                squares(z[b], x, s)
+            differences(z[b], x, s, centre)
             row_sums(s, ends, turns, places, values, kinds, p)
             posterior(p, log_weights, j, scale, cut, top[b], share[b])
             row_sums(p, r_ends, r_turns, r_places, r_values, r_kinds, mixed)

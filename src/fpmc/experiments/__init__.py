@@ -13,6 +13,7 @@ EXPERIMENTS = {
     "fig-finetuning": "error by noise level, binary against soft Q and soft R, three methods (Figure 2)",
     "fig-augment": "relative change of the error by strategy, amount and noise level (Figure 3)",
     "table-results": "r² and MSE of samples against NCSN++ from the same seeds, all denoisers (Table 2)",
+    "table-pairs": "its rows against each other, seed by seed: gains of the improvements, and how sure the order is",
     "fig-samples": "samples, the same seed in the same row, a column per denoiser (Figure 4)",
     "table-tau": "Lukoianov with τ = 0.02 and 0.05 (App. C.1)",
     "fig-multiscale": "error by noise level, every method beside multi-scale collections (beyond the paper)",

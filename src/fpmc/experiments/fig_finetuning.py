@@ -21,6 +21,8 @@ LOOKS = {
     "qr": {"color": GREEN, "marker": "D", "linestyle": ":", "label": "soft Q and R"},
 }
 
+SOFT = ("q", "r", "qr")
+
 
 def experiment(lab: Lab) -> Experiment:
     """Errors of three methods, each as it is, with Q learned, with R learned, and with both."""
@@ -52,23 +54,25 @@ def experiment(lab: Lab) -> Experiment:
         for method in methods:
             for sigma in sigmas:
                 found = {soft: errors[method, soft, sigma] for soft in LOOKS}
-                base = found[""].mean()
-                changes = [f"{100 * (found[soft].mean() / base - 1):+.1f} %" for soft in ("q", "r", "qr")]
+                changes = {soft: 100 * (e - found[""]) / found[""].mean() for soft, e in found.items()}
                 rows.append((
                     method.label, f"{sigma:.3g}",
-                    *(plus_minus(e.mean().item(), standard_error(e), 5) for e in found.values()), *changes,
+                    *(plus_minus(e.mean().item(), standard_error(e), 5) for e in found.values()),
+                    *(plus_minus(changes[soft].mean().item(), standard_error(changes[soft]), 1) for soft in SOFT),
                 ))
                 records += [
                     {"method": method.name, "soft": soft or "no", "sigma": sigma, "mse": e.mean().item(),
-                     "mse_se": standard_error(e), "points": len(e)}
+                     "mse_se": standard_error(e), "change_percent": changes[soft].mean().item(),
+                     "change_percent_se": standard_error(changes[soft]), "points": len(e)}
                     for soft, e in found.items()
                 ]
         return Exhibit(
             name="fig-finetuning",
             title="Figure 2: soft Q and soft R",
             caption="Mean squared error to DDPM++ at noisy held-out images: binary Q and R (black) against soft Q "
-            "(blue, top), soft R (orange, bottom) and both (green), learned separately at each noise level.",
-            headers=("Denoiser", "σ", "binary", "soft Q", "soft R", "both", "by Q", "by R", "by both"),
+            "(blue, top), soft R (orange, bottom) and both (green), learned separately at each noise level; ± standard "
+            "error, of changes that of the paired difference.",
+            headers=("Denoiser", "σ", "binary", "soft Q", "soft R", "both", "by Q, %", "by R, %", "by both, %"),
             rows=rows,
             records=records,
             figure=figure,

@@ -72,5 +72,5 @@ def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def plus_minus(mean: float, se: float, digits: int = 3) -> str:
-    """mean ± standard error, or the mean alone where one image has no standard error."""
-    return f"{mean:.{digits}f}" if math.isnan(se) else f"{mean:.{digits}f} ± {se:.{digits}f}"
+    """mean ± standard error, or the mean alone where one image has no standard error; never −0."""
+    return f"{mean:z.{digits}f}" if math.isnan(se) else f"{mean:z.{digits}f} ± {se:.{digits}f}"
