@@ -16,7 +16,7 @@ from fpmc.finetuning import Level, Recipe, finetune, train_level
 from fpmc.group import Group
 from fpmc.images import ImageSet
 from fpmc.precision import Full, Squares
-from fpmc.response import SameAsQ
+from fpmc.response import Partition, SameAsQ
 from fpmc.sources import Gaussian, Source
 
 pytestmark = pytest.mark.usefixtures("one_thread")    # bits depend on how sums are shared
@@ -68,6 +68,7 @@ def test_r_is_not_learned_where_it_cancels(images: ImageSet, network: FPMC, tmp_
         level = Level.start(alone, 0.5, Recipe(learn=learn, **kept))
         assert level.free == ("q",)
         assert len(list(train_level(level, network, source, held_out))) == 30
+        assert isinstance(level.result.groups[0].r, Partition)             # so that it costs one pass
         found[learn] = level.log_q
     assert torch.equal(*found.values())
     raised = Level.start(alone, 0.5, Recipe(learn=("r",), **(SMALL | {"floor_r": 1e-3})))

@@ -21,7 +21,7 @@ from fpmc.group import Group
 from fpmc.images import ImageSet
 from fpmc.precision import Vectors
 from fpmc.process import edm_grid
-from fpmc.response import Vectors as ResponseVectors
+from fpmc.response import of as response_of
 from fpmc.sources import Gaussian, Source
 
 Denoiser = Callable[[Tensor, float], Tensor]
@@ -145,7 +145,8 @@ class Level:
         return self._soft(self.best_log_q, self.best_log_r)
 
     def _soft(self, log_q: Tensor, log_r: Tensor) -> Collection:
-        q, r = Vectors(log_q.detach().exp().cpu()), ResponseVectors(log_r.detach().exp().cpu())
+        q = Vectors(log_q.detach().exp().cpu())
+        r = response_of(log_r.detach().exp().cpu(), q)  # where each dimension has one estimator, and kept it: one pass
         return Collection.of(Group(q, r, self.source), *self.fixed)
 
     def answer_of_fixed(self, z: Tensor) -> Fixed | None:

@@ -21,6 +21,7 @@ from fpmc.sources import Source, Translations
 
 PLANNED = ("optimal", "ls", "els", "pspc_square")       # their plan needs no covariance and no network
 MIXING = 2.2                                            # squares that mix posteriors, in box sums of as much work
+SHORT = 0.1                                             # of all dimensions: entries of a large mask as differences
 LEFT = 0.5                                              # share of a multi-scale collection's work that a fit leaves
 GRADIENT = 1.2                                          # evaluations a gradient of the network is worth, in batches
 PRODUCTS = 5                                            # products, or sums, of a fine-tuning step
@@ -97,7 +98,10 @@ def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:
     if method.preset == "wiener":
         return {"affine": 2.0 * lab.dimension**2}
     if method.preset == "lukoianov":
-        length, span, entries = lab.dimension, lab.dimension, min(patch**2, pixels) * lab.images.shape[0]
+        length = span = lab.dimension
+        entries = min(patch**2, pixels) * lab.images.shape[0]
+        if not method.soft:
+            entries = min(entries, round(SHORT * span))
     else:
         if patch == lab.side:
             return {"full": 2.0 * lab.dimension * images}
