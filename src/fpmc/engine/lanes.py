@@ -25,6 +25,7 @@ from fpmc.engine.sparse import DIFFERS, LACKS
 from fpmc.engine.vector import (
     KERNEL,
     LANES,
+    add_totals,
     entry,
     exp,
     exp_one,
@@ -315,10 +316,14 @@ def posterior(distances, log_weights, block, scale, cut, top, share):
 def answer(mixed, x, result):
     """result += Σ over images of mixed·x; `mixed` is shared by the channels if it has fewer rows than x."""
     rows = len(mixed) // LANES
-    for p in range(rows):
-        m = load(mixed, p)
+    fours = rows // 4 * 4
+    for p in range(0, fours, 4):
+        a, b, c, d = load(mixed, p), load(mixed, p + 1), load(mixed, p + 2), load(mixed, p + 3)
         for q in range(p, len(result), rows):
-            result[q] += total(m * load(x, q))
+            add_totals(result, q, a * load(x, q), b * load(x, q + 1), c * load(x, q + 2), d * load(x, q + 3))
+    for p in range(fours, rows):
+        for q in range(p, len(result), rows):
+            result[q] += total(load(mixed, p) * load(x, q))
 
 
 @njit(**KERNEL)

@@ -196,6 +196,34 @@ largest = _reduction("fmax", None)
 
 
 @intrinsic
+def add_totals(context, array, index, a, b, c, d):
+    """array[index + i] += the sum of the i-th vector's lanes, i < 4: together at less than the cost of two `total`s."""
+    def generate(context, builder, signature, args):
+        def pick(x, y, places):
+            return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places))
+
+        def fold(x, y, first, second):
+            return builder.fadd(pick(x, y, first), pick(x, y, second), flags=_FLAGS)
+
+        def four(vector):                               # its lanes as four partial sums
+            while vector.type.count > 4:
+                half = vector.type.count // 2
+                vector = fold(vector, vector, [*range(half)], [*range(half, 2 * half)])
+            return vector
+
+        ab, cd = (fold(four(x), four(y), [0, 1, 4, 5], [2, 3, 6, 7]) for x, y in (args[2:4], args[4:6]))
+        sums = fold(ab, cd, [0, 2, 4, 6], [1, 3, 5, 7])
+        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+        place = builder.bitcast(builder.gep(data, [args[1]]), sums.type.as_pointer())
+        before = builder.load(place)
+        before.align = 4
+        builder.store(builder.fadd(before, sums, flags=_FLAGS), place).align = 4
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, VECTOR, VECTOR, VECTOR, VECTOR), generate
+
+
+@intrinsic
 def exp(context, x):
     """e^x for x ≤ 0, lane by lane, to 2e-7 relative; e^−87 below −87.
 
