@@ -58,6 +58,11 @@ def test_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert gains["soft-xflip", "soft"]["images"] == 4
     assert len({frozenset(pair) for pair in gains}) == len(gains) >= len(rows) - 1      # each row against the next
     assert all(row["images"] == 2 for pair, row in gains.items() if "els" in pair)
+    both = {(row["method"], row["schedule"]): row for row in found["table-schedules"]}
+    for method in {row["method"] for row in found["schedules"]}:
+        same = all(row["ours"] == row["paper"] for row in found["schedules"] if row["method"] == method)
+        assert both[method, "paper"]["r2"] == rows[method]["r2"]
+        assert (both[method, "calibrated"]["r2"] == rows[method]["r2"]) == same
 
     # Again: every step has its result, so none is computed and nothing is left to predict.
     monkeypatch.setattr(Cache, "put", lambda *_: pytest.fail("computed again"))

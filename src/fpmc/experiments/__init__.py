@@ -18,6 +18,7 @@ EXPERIMENTS = {
     "table-tau": "Lukoianov with τ = 0.02 and 0.05 (App. C.1)",
     "fig-multiscale": "error by noise level, every method beside multi-scale collections (beyond the paper)",
     "schedules": "our calibrated s(t), τ(t) beside the paper's tables (App. C.1)",
+    "table-schedules": "samples with our calibrated schedules against those with the paper's",
 }
 
 

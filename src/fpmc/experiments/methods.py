@@ -34,6 +34,7 @@ class Method:
     preset: str                                         # of fpmc.presets, or "network", "reference"
     tau: float | None = None                            # of Lukoianov
     value: float | None = None                          # one patch size or threshold instead of the schedule
+    schedule: str = ""                                  # "calibrated": found here, instead of the paper's
     augment: str | None = None                          # added to the source
     amount: float = 1.0
     soft: str = ""                                      # what is learned: "q", "r" or "qr"
@@ -127,13 +128,19 @@ def _build(lab: Lab, method: Method, inputs: Inputs) -> FPMC:
         return _multiscale(lab, str(method.target), inputs)
     options: dict[str, Any] = {}
     if method.preset in SCHEDULED:
-        options["schedule"] = lab.dataset if method.value is None else method.value
+        found = _levels(inputs, "calibration", best_value) if method.schedule else lab.dataset
+        options["schedule"] = found if method.value is None else method.value
     if method.tau is not None:
         options["tau"] = method.tau
     if method.preset == "pspc_flex":
-        found = lab.maps or _levels(inputs, "maps", lambda result: result["maps"])
-        options["maps"] = found or torch.ones(()).expand(2 * lab.images.shape[1:])     # τ = 1 needs no map at all
+        maps = lab.maps or _levels(inputs, "maps", lambda result: result["maps"])
+        options["maps"] = maps or torch.ones(()).expand(2 * lab.images.shape[1:])     # τ = 1 needs no map at all
     return getattr(presets, method.preset)(source_of(lab, method), **options)
+
+
+def best_value(scores: Result) -> float:
+    """The patch size or threshold with the least error (App. C.1)."""
+    return min(zip(scores.info["mse"], scores.info["values"]))[1]
 
 
 def source_of(lab: Lab, method: Method) -> Source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -84,6 +85,7 @@ def tuning(lab: Lab, method: Method, sigma: float) -> Work:
 
 def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:
     """The kinds of work of one denoiser call and their amounts: multiply-adds, or network evaluations."""
+    method = replace(method, schedule="")               # a calibrated one is not known yet
     if method.preset in ("network", "reference"):
         return {method.preset: 1.0}
     if method.preset == "multiscale":

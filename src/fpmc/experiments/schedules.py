@@ -6,29 +6,25 @@ from fpmc.experiments import steps
 from fpmc.experiments.experiment import Experiment
 from fpmc.experiments.graph import Results
 from fpmc.experiments.lab import Lab
-from fpmc.experiments.methods import ELS, LS, PSPC_FLEX, PSPC_SQUARE
+from fpmc.experiments.methods import ELS, LS, PSPC_FLEX, PSPC_SQUARE, best_value
 from fpmc.presets import nearest
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing, line, name_levels
 from fpmc.schedules import resolve
 
 METHODS = {method.preset: method for method in (PSPC_SQUARE, LS, ELS, PSPC_FLEX)}
-DENSE = 11                                              # patch sizes up to here are all tried
 
 
 def experiment(lab: Lab) -> Experiment:
     """Every candidate of every method at every level of the grid."""
     methods = [METHODS[name] for name in lab.scale.calibrated if name != "els" or lab.side < 48]
     wants = {
-        (method, sigma): steps.scores(lab, method, sigma, candidates(lab, method.preset))
+        (method, sigma): steps.scores(lab, method, sigma)
         for method in methods for sigma in lab.grid
     }
 
     def show(results: Results) -> Exhibit:
-        best = {}
-        for key, step in wants.items():
-            found = results[step].info
-            best[key] = min(zip(found["mse"], found["values"]))[1]
+        best = {key: best_value(results[step]) for key, step in wants.items()}
         paper = {method: resolve(lab.dataset, method.preset, lab.images.shape) for method in methods}
         theirs = {(m, sigma): paper[m][nearest(paper[m], sigma)] for m, sigma in wants}
         with drawing(8.5, 2.8) as figure:
@@ -65,13 +61,3 @@ def experiment(lab: Lab) -> Experiment:
         )
 
     return Experiment(list(wants.values()), show)
-
-
-def candidates(lab: Lab, preset: str) -> list[float]:
-    """Odd patch sizes up to the whole image, or thresholds in steps of 0.05; the scale may leave some out."""
-    every, side = lab.scale.every, lab.side
-    if preset == "pspc_flex":
-        return [round(0.05 * k, 2) for k in range(2, 21, every)]
-    sizes = [*range(3, min(DENSE, side), 2), *range(DENSE, side, 2 * every)]
-    whole = side if preset == "pspc_square" else side + 1 - side % 2
-    return [*map(float, sizes), float(whole)]

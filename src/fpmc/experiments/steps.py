@@ -27,6 +27,8 @@ from fpmc.presets import AROUND, FINE, FINE_MASKS, HALF, TEMPERATURES, nearest
 from fpmc.sampling import initial_noise, integrate, levels_of
 from fpmc.schedules import resolve
 
+DENSE = 11                                              # patch sizes up to here are all tried
+
 
 def stamps(lab: Lab, method: Method, *more: str) -> dict[str, str]:
     """What decides a method's results besides its settings: files, the schedule, the size of ELS's source."""
@@ -35,7 +37,7 @@ def stamps(lab: Lab, method: Method, *more: str) -> dict[str, str]:
     found = lab.stamped("data", *more)
     if method.preset == "pspc_flex":
         found |= lab.stamped("maps")
-    if method.preset in SCHEDULED and method.value is None:
+    if method.preset in SCHEDULED and method.value is None and not method.schedule:
         found["schedule"] = str(lab.dataset)
     if method.preset == "els":
         found["images"] = str(lab.scale.els_images)
@@ -43,8 +45,10 @@ def stamps(lab: Lab, method: Method, *more: str) -> dict[str, str]:
 
 
 def needs(lab: Lab, method: Method, sigmas: Iterable[float]) -> tuple[Step, ...]:
-    """The steps a method depends on at these noise levels: maps, soft levels, fitted weights, synthetic images."""
+    """The steps a method depends on at these noise levels: maps, scores, soft levels, weights, synthetic images."""
     sigmas, found = list(sigmas), []
+    if method.schedule:
+        found += [scores(lab, replace(method, schedule=""), sigma) for sigma in sigmas]
     if method.preset == "pspc_flex" and lab.maps is None:
         found += [maps(lab, sigma) for sigma in sigmas if _threshold(lab, method, sigma) < 1]
     if method.soft:
@@ -59,8 +63,8 @@ def needs(lab: Lab, method: Method, sigmas: Iterable[float]) -> tuple[Step, ...]
 
 
 def _threshold(lab: Lab, method: Method, sigma: float) -> float:
-    if method.value is not None:
-        return method.value
+    if method.value is not None or method.schedule:
+        return method.value or 0.0                      # not known yet
     taus = resolve(lab.dataset, "pspc_flex", lab.images.shape)
     return taus[nearest(taus, sigma)]
 
@@ -297,12 +301,13 @@ def judged(lab: Lab) -> str:
 # Schedules (App. C.1)
 
 
-def scores(lab: Lab, method: Method, sigma: float, values: Sequence[float]) -> Step:
+def scores(lab: Lab, method: Method, sigma: float) -> Step:
     """The error of a method with each of some patch sizes or thresholds, at one noise level."""
+    values = candidates(lab, method.preset)
     return Step(
         f"calibration/{method.preset}/σ {sigma:.4g}",
         score,
-        {"preset": method.preset, "sigma": sigma, "values": list(values), "count": lab.scale.calibration},
+        {"preset": method.preset, "sigma": sigma, "values": values, "count": lab.scale.calibration},
         inputs=(*needs(lab, replace(method, value=min(values)), [sigma]), *_held_out(lab)),
         stamps=stamps(lab, replace(method, value=0.0), "network", "held_out"),
         predict=lambda: predict.calls(lab, method, [sigma], lab.scale.calibration * len(values)),
@@ -319,6 +324,16 @@ def score(
 
     found = list(calibrate(make, values, lab.network, lab.tuning, sigmas=[sigma], count=count))
     return Made({}, {"sigma": sigma, "values": values, "mse": [each.mse for each in found]})
+
+
+def candidates(lab: Lab, preset: str) -> list[float]:
+    """Odd patch sizes up to the whole image, or thresholds in steps of 0.05; the scale may leave some out."""
+    every, side = lab.scale.every, lab.side
+    if preset == "pspc_flex":
+        return [round(0.05 * k, 2) for k in range(2, 21, every)]
+    sizes = [*range(3, min(DENSE, side), 2), *range(DENSE, side, 2 * every)]
+    whole = side if preset == "pspc_square" else side + 1 - side % 2
+    return [*map(float, sizes), float(whole)]
 
 
 # Plans (Table 1)
