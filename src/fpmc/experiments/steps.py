@@ -63,8 +63,10 @@ def needs(lab: Lab, method: Method, sigmas: Iterable[float]) -> tuple[Step, ...]
 
 
 def _threshold(lab: Lab, method: Method, sigma: float) -> float:
-    if method.value is not None or method.schedule:
-        return method.value or 0.0                      # not known yet
+    if method.schedule:
+        return 0.0                                      # not known before it is calibrated
+    if method.value is not None:
+        return method.value
     taus = resolve(lab.dataset, "pspc_flex", lab.images.shape)
     return taus[nearest(taus, sigma)]
 
