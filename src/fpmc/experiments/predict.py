@@ -21,7 +21,7 @@ from fpmc.schedules import resolve
 from fpmc.sources import Source, Translations
 
 PLANNED = ("optimal", "ls", "els", "pspc_square")       # their plan needs no covariance and no network
-MIXING = 2.2                                            # squares that mix posteriors, in box sums of as much work
+MIXING = 0.6                                            # time of squares of several sizes, in box sums of as much work
 SHORT = 0.1                                             # of all dimensions: entries of a large mask as differences
 LEFT = 0.5                                              # share of a multi-scale collection's work that a fit leaves
 GRADIENT = 1.2                                          # evaluations a gradient of the network is worth, in batches
