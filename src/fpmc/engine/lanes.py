@@ -133,14 +133,6 @@ def everything(s):
 
 
 @njit(**KERNEL)
-def surround(whole, around, d, count, target):
-    """target = d + around·(Σ s − d) for the first `count` rows: distances of patches with q = around outside them."""
-    beyond = splat(around) * whole
-    for p in range(count):
-        store(target, p, splat(np.float32(1) - around) * load(d, p) + beyond)
-
-
-@njit(**KERNEL)
 def alike(scales, k, held):
     """Squares k stand where squares `held` stand, so that their box sums are the same."""
     return held >= 0 and (scales[k, :5] == scales[held, :5]).all()
@@ -198,10 +190,9 @@ def all_sum(z, x, target):
 
 
 @njit(**KERNEL)
-def update(distances, log_weights, block, scale, x, cut, slot_ends, slots, top, mass, moment):
-    """Take one block into the sums of all estimators; False if it was passed over by every one."""
+def update(distances, prior, scale, x, cut, slot_ends, slots, top, mass, moment):
+    """Take one block into the sums of all estimators, logit = prior − scale·distance; False if all passed it over."""
     alive = False
-    prior = load(log_weights, block)
     for estimator in range(len(top)):                   # in here, because a call would cost more than its body
         logit = prior - splat(scale) * load(distances, estimator)
         best = largest(logit)
@@ -233,7 +224,8 @@ def full_posterior(blocks, log_weights, first, last, z, scale, cut, slot_ends, s
         unpack(blocks[j], x)
         for b in range(len(z)):
             all_sum(z[b], x, s)
-            alive[b, j] = update(s, log_weights, j, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b])
+            prior = load(log_weights, j)
+            alive[b, j] = update(s, prior, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b])
 
 
 @njit(**KERNEL)
@@ -244,13 +236,13 @@ def boxes_posterior(
     """Posterior sums of square patches of one or several sizes, from one map of squared differences.
 
     scales: (K, 6), for each size where window 0 begins, size, stride, rows and columns of patches, first estimator.
-    around: float32 (K,), q outside the patches.
+    around: float32 (K,), q outside the patches: Σ q (z − x)² is (1 − around) times that over a patch, and around times
+    that over the image, which is the same for all of them.
     """
     pixels = height * width
     x = np.empty(blocks.shape[1], np.float32)
     s = np.empty(pixels * LANES, np.float32)
     d = np.empty(pixels * LANES, np.float32)
-    outer = np.empty(pixels * LANES, np.float32)
     across = np.empty(pixels * LANES, np.float32)
     prefix = np.empty((max(height, width) + scales[:, 1].max()) * LANES, np.float32)
     wide = around.any()
@@ -266,13 +258,10 @@ def boxes_posterior(
                 if not alike(scales, k, held):
                     patches(s, height, width, begin, size, stride, d, rows, columns, across, prefix)
                     held = k
-                distances = d
-                if around[k] > 0:
-                    surround(whole, around[k], d, rows * columns, outer)
-                    distances = outer
+                prior = load(log_weights, j) - splat(scale * around[k]) * whole
                 if update(
-                    distances, log_weights, j, scale, x, cut, slot_ends[start:], slots, top[b, start:stop],
-                    mass[b, start:stop], moment[b],
+                    d, prior, scale * (np.float32(1) - around[k]), x, cut, slot_ends[start:], slots,
+                    top[b, start:stop], mass[b, start:stop], moment[b],
                 ):
                     alive[b, j] |= np.uint32(1 << k)
 
@@ -294,22 +283,20 @@ def rows_posterior(
         for b in range(len(z)):
             differences(z[b], x, s, centre)
             row_sums(s, ends, turns, places, values, kinds, distances)
-            alive[b, j] = update(
-                distances, log_weights, j, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b]
-            )
+            prior = load(log_weights, j)
+            alive[b, j] = update(distances, prior, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b])
 
 
 @njit(**KERNEL)
-def posterior(distances, log_weights, block, scale, cut, top, share):
-    """Distances become posteriors exp(logit − top)·share, and 0 where the whole block is below the cut."""
-    prior = load(log_weights, block)
+def posterior(distances, prior, scale, cut, top, share, target):
+    """target = exp(logit − top)·share, and 0 where the whole block is below the cut; may be where the distances are."""
     for estimator in range(len(top)):
         logit = prior - splat(scale) * load(distances, estimator)
         t = top[estimator]
         if largest(logit) < t - cut:
-            store(distances, estimator, splat(np.float32(0)))
+            store(target, estimator, splat(np.float32(0)))
         else:
-            store(distances, estimator, exp(logit - splat(t)) * splat(share[estimator]))
+            store(target, estimator, exp(logit - splat(t)) * splat(share[estimator]))
 
 
 @njit(**KERNEL)
@@ -365,8 +352,10 @@ def boxes_respond(
                 if not alike(scales, k, held):
                     patches(s, height, width, begin, size, stride, d, rows, columns, across, prefix)
                     held = k
-                surround(whole, around[k], d, rows * columns, p)
-                posterior(p, log_weights, j, scale, cut, top[b, start:stop], share[b, start:stop])
+                prior = load(log_weights, j) - splat(scale * around[k]) * whole
+                posterior(
+                    d, prior, scale * (np.float32(1) - around[k]), cut, top[b, start:stop], share[b, start:stop], p
+                )
                 if stride > 1:
                     spread(p, rows, columns, size, stride, weights[k], mixed, height, width, across)
                 else:
@@ -400,7 +389,7 @@ def rows_respond(
                 continue
             differences(z[b], x, s, centre)
             row_sums(s, ends, turns, places, values, kinds, p)
-            posterior(p, log_weights, j, scale, cut, top[b], share[b])
+            posterior(p, load(log_weights, j), scale, cut, top[b], share[b], p)
             row_sums(p, r_ends, r_turns, r_places, r_values, r_kinds, mixed)
             answer(mixed, x, result[0, b])
 
