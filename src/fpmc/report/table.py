@@ -73,4 +73,5 @@ def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
 
 def plus_minus(mean: float, se: float, digits: int = 3) -> str:
     """mean ± standard error, or the mean alone where one image has no standard error; never −0."""
-    return f"{mean:z.{digits}f}" if math.isnan(se) else f"{mean:z.{digits}f} ± {se:.{digits}f}"
+    shown = f"{round(mean, digits) + 0.0:.{digits}f}"
+    return shown if math.isnan(se) else f"{shown} ± {se:.{digits}f}"
