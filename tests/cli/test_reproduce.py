@@ -65,7 +65,14 @@ def test_bad_input_is_one_line(refused, tmp_path: Path):
     pack(smooth_images(4, 6), other)
     assert "shape (1, 8, 8)" in refused("reproduce", "table1", *files[2:], "--data", other)
     assert "max_size" in refused("reproduce", "table1", *files, "--max_size", 0)
+    assert "dear_points 1: at least 2" in refused("reproduce", "fig-multiscale", *files, "--dear_points", 1)
     assert not Path("runs").exists()                    # refused before anything is written
+
+
+def test_dear_methods_have_fewer_noisy_images_unless_told(fpmc, tmp_path: Path):
+    words = ["reproduce", "fig-multiscale", *small_files(tmp_path), "--methods", "els", "--points", 4, "--dry_run"]
+    assert "networks' answers to 3" in fpmc(*words).out
+    assert "networks' answers to" not in fpmc(*words, "--dear_points", 4).out
 
 
 def test_a_dry_run_predicts_and_leaves_nothing(fpmc, tmp_path: Path):

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from experiments.tiny import TINY, small_lab, small_network
 from fpmc.errors import InputError
@@ -133,11 +135,43 @@ def test_interrupted_samples_go_on_from_the_last_level(tmp_path: Path, monkeypat
     assert len(seen) == 1 + 18 * 4                      # two batches each of NCSN++ and LS
 
 
+def damaged(tmp_path: Path) -> list[Path]:
+    """No file of tensors, and a file of others."""
+    files = [tmp_path / "damaged" / "state.safetensors", tmp_path / "another" / "state.safetensors"]
+    for file in files:
+        file.parent.mkdir()
+    files[0].write_bytes(b"no state")
+    save_file({"y": torch.zeros(1)}, files[1])
+    return files
+
+
 def test_samples_refuse_a_damaged_state(tmp_path: Path):
     method = steps.Method("ls", "LS", "ls")
-    (tmp_path / "state.safetensors").write_bytes(b"no state")
-    with pytest.raises(InputError, match="delete"):
-        steps.draw(small_lab(), {}, tmp_path, method=method.settings(), seeds=[0], steps=18)
+    for file in damaged(tmp_path):
+        with pytest.raises(InputError, match=r"state.safetensors.*delete"):
+            steps.draw(small_lab(), {}, file.parent, method=method.settings(), seeds=[0], steps=18)
+
+
+def test_interrupted_errors_go_on_from_the_last_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(steps, "BATCH", 2)
+    lab = small_lab(only=("ls", "multiscale"), scale=replace(TINY, points=6))
+    whole = go(lab, ["fig-multiscale"], tmp_path / "whole")
+    save, seen = steps.save_file, []
+
+    def broken(tensors, path):
+        seen.append(Path(path).name.split(".")[1])
+        if seen.count("1") in (1, 22) and seen[-1] == "1":
+            seen.append("interrupted")
+            raise KeyboardInterrupt
+        save(tensors, path)
+
+    monkeypatch.setattr(steps, "save_file", broken)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            go(lab, ["fig-multiscale"], tmp_path / "broken")
+    assert go(lab, ["fig-multiscale"], tmp_path / "broken") == whole
+    for place in (place for place, name in enumerate(seen) if name == "interrupted"):
+        assert seen[place - 2 : place + 3] == ["0", "1", "interrupted", "1", "2"]       # not from the first batch
 
 
 def test_another_network_changes_what_depends_on_it(tmp_path: Path):
@@ -154,6 +188,14 @@ def test_more_seeds_than_denoisers_in_the_picture(tmp_path: Path):
     lab = small_lab(only=("optimal",), scale=replace(TINY, seeds=4, dear_seeds=4, shown=4))
     go(lab, ["fig-samples"], tmp_path / "run")
     assert (tmp_path / "run" / "fig-samples.md").read_text().splitlines()[0].count("seed") == 4
+
+
+def test_no_method_has_more_seeds_than_the_reference(tmp_path: Path):
+    lab = small_lab(only=("optimal", "els"), scale=replace(TINY, seeds=2, dear_seeds=4, shown=8))
+    go(lab, ["table-results", "fig-samples"], tmp_path / "run")
+    found = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert {row["images"] for row in found["table-results"]} == {2}
+    assert {row["seed"] for row in found["fig-samples"]} == {0, 1}
 
 
 def test_no_test_split_means_network_samples(tmp_path: Path):

@@ -46,6 +46,8 @@ class Config(DataOptions):
     methods: tuple[str, ...] = ()                   # only these rows of the results, e.g. ls pspc_flex soft
     points: int | None = None                       # noisy images per level in figures of errors, not the scale's
     seeds: int | None = None                        # samples of each denoiser, not the scale's
+    dear_points: int | None = None                  # of --points at most so many for ELS and Lukoianov
+    dear_seeds: int | None = None                   # samples of these two
     synthetic: int | None = None                    # synthetic images at most, not the scale's
     outdir: Path = Path("runs/reproduce")           # run directory to write or to go on with
     cache: Path | None = None                       # where results of steps are kept; none: --outdir/cache
@@ -99,7 +101,7 @@ def _open(config: Config) -> tuple[Lab, list[Experiment]]:
     from fpmc.experiments.lab import Lab
     from fpmc.experiments.scale import SCALES
 
-    named = ("points", "seeds", "synthetic")
+    named = ("points", "seeds", "dear_points", "dear_seeds", "synthetic")
     changes = {name: value for name in named if (value := getattr(config, name)) is not None}
     if wrong := [f"{name} {value}" for name, value in changes.items() if value < 2]:
         raise InputError(f"{wrong[0]}: at least 2 are needed")

@@ -22,7 +22,7 @@ GAP = 2                                                 # white pixels between p
 def experiment(lab: Lab) -> Experiment:
     """Samples of all denoisers, networks last; the first batches are enough."""
     methods = [method for method in table_rows(lab) if method != NETWORK] + [REFERENCE, NETWORK]
-    shown = min(lab.scale.shown, lab.scale.dear_seeds)
+    shown = min(lab.scale.shown, *(steps.seeds_of(lab, method) for method in methods))
     enough = -(-shown // lab.scale.batch)
     batches = {method: steps.samples(lab, method)[:enough] for method in methods}
 

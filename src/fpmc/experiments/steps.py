@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from fpmc.collection import FPMC
 from fpmc.engine import Task
 from fpmc.errors import InputError
 from fpmc.experiments import predict
-from fpmc.experiments.graph import Made, Results, Step
+from fpmc.experiments.graph import Made, Result, Results, Step
 from fpmc.experiments.lab import HELD_OUT_SEED, Lab
 from fpmc.experiments.methods import SCHEDULED, Inputs, Method, build, multiscale, pack
 from fpmc.files import atomic
@@ -182,21 +182,27 @@ def products(lab: Lab, sigma: float) -> Step:
 
 def multiply(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int, **_: object) -> Made:
     (asked,) = inputs.values()
-    collection, moments = multiscale(lab).at(sigma), Moments.empty("group")
-    z = forward_points(lab.judging, sigma, count)
-    for part, network, reference in zip(*(each.split(BATCH) for each in (z, asked["network"], asked["reference"]))):
-        with torch.no_grad():
-            found = [answer.cpu() for answer in collection.answers(part.to(lab.device), sigma)]
-        moments.add([*found, network], reference)
-    return Made({"products": moments.by_image}, {"sigma": sigma, "groups": labels(collection)})
+    collection = multiscale(lab).at(sigma)
+
+    def compare(z: torch.Tensor, network: torch.Tensor, reference: torch.Tensor) -> dict[str, torch.Tensor]:
+        moments = Moments.empty("group")
+        moments.add([*(answer.cpu() for answer in collection.answers(z, sigma)), network], reference)
+        return {"products": moments.by_image}
+
+    return Made(_judge(lab, asked, compare, sigma, count, scratch), {"sigma": sigma, "groups": labels(collection)})
 
 
 # Samples (App. C.4)
 
 
+def seeds_of(lab: Lab, method: Method) -> int:
+    """How many seeds a denoiser has samples of, from 0 on."""
+    return min(lab.scale.seeds, lab.scale.dear_seeds) if method.dear else lab.scale.seeds
+
+
 def samples(lab: Lab, method: Method) -> list[Step]:
     """Samples of a denoiser, a step for each batch of seeds, which goes on from the last noise level it reached."""
-    count = lab.scale.dear_seeds if method.dear else lab.scale.seeds
+    count = seeds_of(lab, method)
     inputs = needs(lab, method, lab.grid)
 
     def batch(seeds: range) -> Step:
@@ -219,16 +225,24 @@ def draw(
     denoiser, levels, kept = build(lab, Method.of(method), inputs), levels_of(steps), scratch / "state.safetensors"
     z, done = levels[0] * initial_noise(seeds, lab.images.shape), 0
     if kept.exists():
-        try:
-            state = load_file(kept)
-            z, done = state["z"], int(state["done"])
-        except (SafetensorError, KeyError, ValueError) as error:
-            raise InputError(f"{str(kept)!r} holds no samples to go on with ({error}); delete it") from error
+        state = _go_on(kept, "z", "done")
+        z, done = state["z"], int(state["done"])
     for step in integrate(denoiser, z, levels[done:], device=lab.device):
         z = step.z
         with atomic(kept) as part:
             save_file({"z": z, "done": torch.tensor(done + step.index + 1)}, part)
     return Made({"images": z.float()}, {"seeds": seeds})
+
+
+def _go_on(path: Path, *names: str) -> dict[str, torch.Tensor]:
+    """What an interrupted step had kept, with tensors of these names at least."""
+    try:
+        found = load_file(path)
+    except SafetensorError as error:
+        raise InputError(f"{str(path)!r} holds nothing to go on with ({error}); delete it") from error
+    if missing := [name for name in names if name not in found]:
+        raise InputError(f"{str(path)!r} holds no {missing[0]!r} to go on with; delete it")
+    return found
 
 
 def drawn(results: Results, batches: Sequence[Step]) -> torch.Tensor:
@@ -281,16 +295,31 @@ def error(lab: Lab, method: Method, sigma: float) -> Step:
 def measure(
     lab: Lab, inputs: Inputs, scratch: Path, *, method: dict[str, Any], sigma: float, count: int, asked: str
 ) -> Made:
-    own = {name: result for name, result in inputs.items() if name != asked}
-    denoiser = build(lab, Method.of(method), own)
-    z = forward_points(lab.judging, sigma, count)
-    with torch.no_grad():
-        parts = [denoiser(part.to(lab.device), sigma).cpu() for part in z.split(BATCH)]
-    errors = {
-        whom: (torch.cat(parts) - inputs[asked][whom]).double().square().flatten(1).mean(1)
-        for whom in ("network", "reference")
-    }
-    return Made({"mse": errors["network"], "mse to the reference": errors["reference"]}, {"sigma": sigma})
+    denoiser = build(lab, Method.of(method), {name: result for name, result in inputs.items() if name != asked})
+
+    def compare(z: torch.Tensor, network: torch.Tensor, reference: torch.Tensor) -> dict[str, torch.Tensor]:
+        answer, targets = denoiser(z, sigma).cpu(), {"mse": network, "mse to the reference": reference}
+        return {name: (answer - target).double().square().flatten(1).mean(1) for name, target in targets.items()}
+
+    return Made(_judge(lab, inputs[asked], compare, sigma, count, scratch), {"sigma": sigma})
+
+
+def _judge(
+    lab: Lab, asked: Result, compare: Callable[..., dict[str, torch.Tensor]], sigma: float, count: int, scratch: Path
+) -> dict[str, torch.Tensor]:
+    """compare(z, the networks' two answers) for all noisy held-out images; each batch of them is kept as it is done."""
+    found, points = [], forward_points(lab.judging, sigma, count)
+    for index, batch in enumerate(zip(*(each.split(BATCH) for each in (points, asked["network"], asked["reference"])))):
+        kept = scratch / f"{index}.safetensors"
+        if kept.exists():
+            found.append(_go_on(kept))
+            continue
+        z, network, reference = batch
+        with torch.no_grad():
+            found.append(compare(z.to(lab.device), network, reference))
+        with atomic(kept) as part:
+            save_file(found[-1], part)
+    return {name: torch.cat([part[name] for part in found]) for name in found[0]}
 
 
 def judged(lab: Lab) -> str:
