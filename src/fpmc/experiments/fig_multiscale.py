@@ -28,19 +28,20 @@ def experiment(lab: Lab) -> Experiment:
     rows = [row for row in table_rows(lab) if row.preset != "network" and row.augment is None]
     mixtures = [row for row in rows if row.preset == "multiscale"]
     floor = replace(REFERENCE, label="NCSN++ (floor)")
-    others = [floor, *(row for row in rows if row not in mixtures)]
-    wants = {(row, sigma): steps.error(lab, row, sigma) for row in others for sigma in lab.grid}
+    singles = [row for row in rows if row not in mixtures]
+    wants = {(row, sigma): steps.error(lab, row, sigma) for row in [floor, *singles] for sigma in lab.grid}
     weights = {sigma: steps.fitted(lab, sigma) for sigma in lab.grid if mixtures}
     products = {sigma: steps.products(lab, sigma) for sigma in weights}
 
     def show(results: Results) -> Exhibit:
-        errors = {
-            whom: {
-                row.label: {sigma: results[wants[row, sigma]][whom] for sigma in lab.grid}
-                for row in others if whom == "mse" or row.preset != "reference"
-            } | _mixed(results, mixtures, weights, products, whom)
-            for whom in WHOM
-        }
+        def found(row: Method, whom: str) -> dict[str, dict[float, Tensor]]:
+            return {row.label: {sigma: results[wants[row, sigma]][whom] for sigma in lab.grid}}
+
+        errors: dict[str, dict[str, dict[float, Tensor]]] = {"mse": found(floor, "mse"), "mse to the reference": {}}
+        for whom, by_label in errors.items():
+            by_label.update(_mixed(results, mixtures, weights, products, whom))
+            for row in singles:
+                by_label.update(found(row, whom))
         ours = errors["mse"]
         least = {sigma: e.mean().item() for sigma, e in ours[floor.label].items()}
         with drawing(9, 5) as figure:
@@ -62,7 +63,8 @@ def experiment(lab: Lab) -> Experiment:
         records = [
             {"method": label, "to": WHOM[whom], "sigma": sigma, "mse": e.mean().item(), "mse_se": standard_error(e),
              "points": len(e)}
-            for whom, found in errors.items() for label, by_level in found.items() for sigma, e in by_level.items()
+            for whom, by_label in errors.items()
+            for label, by_level in by_label.items() for sigma, e in by_level.items()
         ]
         return Exhibit(
             name="fig-multiscale",
@@ -95,6 +97,6 @@ def _mixed(
         tables = tables[:, kept][:, :, kept].numpy()
         alone = torch.zeros(network)
         alone[fit["alone"].argmin()] = 1
-        for label, shares in [(BEST, alone), *((row.label, fit[str(row.target)]) for row in mixtures)]:
+        for label, shares in [*((row.label, fit[str(row.target)]) for row in mixtures), (BEST, alone)]:
             found.setdefault(label, {})[sigma] = torch.from_numpy(errors_of(tables, shares.numpy()))
     return found
