@@ -19,7 +19,7 @@ from fpmc.collection import Collection
 from fpmc.engine import Settings, Task, plan
 from fpmc.engine.boxes import patches, spread, windows
 from fpmc.engine.lanes import lay_out
-from fpmc.engine.sparse import DIFFERS, LACKS, build
+from fpmc.engine.sparse import DEEPEST, EVERYTHING, build
 from fpmc.engine.vector import KERNEL, LANES, exp, load, store
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
@@ -139,6 +139,14 @@ def test_soft_precisions_with_long_tails_run_as_sparse_rows_within_the_bound(sig
     close(loose, exact, 1e-4)
 
 
+def depths(bases: np.ndarray) -> list[int]:
+    """How many differences each row is put together from."""
+    found: list[int] = []
+    for base in bases:
+        found.append(found[base] + 1 if base >= 0 else 0)
+    return found
+
+
 @pytest.mark.parametrize("respond", ["owned", "mixed"])
 def test_rows_as_differences_equal_rows(respond: str) -> None:
     random = torch.Generator().manual_seed(0)
@@ -151,8 +159,9 @@ def test_rows_as_differences_equal_rows(respond: str) -> None:
     step = collection.plan(Task(2.0)).steps[0]
     assert (step.kernel, step.short) == ("rows", True)
     rows = build(discs.values.flatten(1), step.short)
-    assert (rows.kinds == DIFFERS).mean() > 0.5
-    assert len(rows.places) < 0.6 * discs.entries
+    assert (rows.bases >= 0).mean() > 0.9
+    assert len(rows.places) < 0.4 * discs.entries
+    assert 5 < max(depths(rows.bases)) <= DEEPEST
     close(collection.denoise(z, 2.0), truth(collection, z, 2.0), 1e-5)
     assert not collection.plan(Task(0.01)).steps[0].short                      # too many nats at stake
 
@@ -177,7 +186,7 @@ def test_masks_fuller_than_half_are_the_sum_less_what_they_lack() -> None:
     images = ImageSet((127.5 + 50 * torch.randn(40, 1, 9, 9, generator=random)).clip(0, 255).byte())
     full = Vectors(torch.rand(81, 1, 9, 9, generator=random) < 0.95)
     rows = build(full.values.flatten(1), True)
-    assert (rows.kinds == LACKS).any()
+    assert (rows.bases == EVERYTHING).any()
     assert len(rows.places) < 0.15 * full.entries
     collection = Collection(full, SameAsQ(full), images)
     z = images.scaled(slice(3)) + 5.0 * torch.randn(3, 1, 9, 9, generator=random)

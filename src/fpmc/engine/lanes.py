@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from fpmc.engine.boxes import box, patches, spread, windows
-from fpmc.engine.sparse import DIFFERS, LACKS
+from fpmc.engine.sparse import EVERYTHING
 from fpmc.engine.vector import (
     KERNEL,
     LANES,
@@ -139,14 +139,14 @@ def alike(scales, k, held):
 
 
 @njit(**KERNEL)
-def row_sums(s, ends, turns, places, values, kinds, target):
-    """target[row] = Σ values·s[places] for sparse rows, added to nothing, to the sum of s or to the row before.
+def row_sums(s, ends, turns, places, values, bases, target):
+    """target[row] = Σ values·s[places] for sparse rows, added to nothing, to the sum of s or to an earlier row.
 
     No values: places up to turns[row] count 1, those after it −1.
     """
-    all_of_it = everything(s) if (kinds == LACKS).any() else splat(np.float32(0))
+    known, all_of_it = False, splat(np.float32(0))
     for row in range(len(ends) - 1):
-        e, turn, stop = ends[row], turns[row], ends[row + 1]
+        e, turn, stop, base = ends[row], turns[row], ends[row + 1], entry(bases, row)
         if len(values) == 0:
             whole = gathered(s, places, e, turn)
             if turn < stop:
@@ -161,9 +161,11 @@ def row_sums(s, ends, turns, places, values, kinds, target):
             if e < stop:
                 whole = whole + splat(entry(values, e)) * load(s, entry(places, e))
             whole = whole + other
-        if kinds[row] == DIFFERS:
-            whole = whole + load(target, row - 1)
-        elif kinds[row] == LACKS:
+        if base >= 0:
+            whole = whole + load(target, base)
+        elif base == EVERYTHING:
+            if not known:
+                known, all_of_it = True, everything(s)
             whole = whole + all_of_it
         store(target, row, whole)
 
@@ -269,7 +271,7 @@ def boxes_posterior(
 @njit(**KERNEL)
 def rows_posterior(
     blocks, log_weights, first, last, z, scale, cut, slot_ends, slots, top, mass, moment, alive,
-    span, centre, ends, turns, places, values, kinds,
+    span, centre, ends, turns, places, values, bases,
 ):
     """Posterior sums of sparse rows over `span` dimensions: pixels where q is shared by the channels, or all.
 
@@ -282,7 +284,7 @@ def rows_posterior(
         unpack(blocks[j], x)
         for b in range(len(z)):
             differences(z[b], x, s, centre)
-            row_sums(s, ends, turns, places, values, kinds, distances)
+            row_sums(s, ends, turns, places, values, bases, distances)
             prior = load(log_weights, j)
             alive[b, j] = update(distances, prior, scale, x, cut, slot_ends, slots, top[b], mass[b], moment[b])
 
@@ -373,7 +375,7 @@ def boxes_respond(
 @njit(**KERNEL)
 def rows_respond(
     blocks, log_weights, first, last, z, scale, cut, top, share, alive, result,
-    span, centre, ends, turns, places, values, kinds, r_ends, r_turns, r_places, r_values, r_kinds,
+    span, centre, ends, turns, places, values, bases, r_ends, r_turns, r_places, r_values, r_bases,
 ):
     """Σ_ℓ r_ℓ Σ_x p_ℓ(x) x for sparse rows; r by output dimension: r_ends (dimensions + 1,), places are estimators."""
     x = np.empty(blocks.shape[1], np.float32)
@@ -388,9 +390,9 @@ def rows_respond(
             if alive[b, j] == 0:
                 continue
             differences(z[b], x, s, centre)
-            row_sums(s, ends, turns, places, values, kinds, p)
+            row_sums(s, ends, turns, places, values, bases, p)
             posterior(p, load(log_weights, j), scale, cut, top[b], share[b], p)
-            row_sums(p, r_ends, r_turns, r_places, r_values, r_kinds, mixed)
+            row_sums(p, r_ends, r_turns, r_places, r_values, r_bases, mixed)
             answer(mixed, x, result[0, b])
 
 

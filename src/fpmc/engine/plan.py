@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from fpmc.engine.sparse import CHAIN, choose
+from fpmc.engine.sparse import DEEPEST, choose
 from fpmc.errors import InputError
 from fpmc.group import Group
 from fpmc.precision import Full, Precision, Squares, Vectors
@@ -276,7 +276,7 @@ def _short_is_safe(group: Group, task: Task) -> bool:
     """Rounding of rows put together from others stays below `SHORT_ERROR` nats, for z within a few σ of [−1, 1]."""
     size = task.sigma + 1 if _is_centred(task.sigma) else task.sigma**2 + 0.5
     logit = group.q.entries / len(group) * size / (2 * task.sigma**2)
-    return torch.finfo(task.dtype).eps * math.sqrt(CHAIN) * logit < SHORT_ERROR
+    return torch.finfo(task.dtype).eps * math.sqrt(DEEPEST) * logit < SHORT_ERROR
 
 
 def _entries(part: Precision | Response, by_column: bool, short: bool) -> int:
