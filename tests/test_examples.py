@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from fpmc import FPMC, load_images
-from fpmc.augmentation.kinds import KINDS, PAPER
+from fpmc.augmentation.kinds import KINDS, OURS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "```python" in page.read_text(encoding="utf-8")]
@@ -29,7 +29,7 @@ def _leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FPMC_HOME", str(tmp_path / "home"))
     yield
-    for name in set(KINDS) - set(PAPER):                # what examples register
+    for name in set(KINDS) - set(OURS):                # what examples register
         del KINDS[name]
 
 

@@ -275,6 +275,38 @@ def test_squares_take_part_at_the_noise_levels_where_they_have_a_say() -> None:
         assert labels(everywhere.at(sigma)) == ["square 3", "square 7", "square 7 in 0.1", "optimal", "Wiener"]
 
 
+def test_small_squares_come_again_with_moved_images(tmp_path: Path) -> None:
+    images = blobs(side=12)
+    denoiser = presets.multiscale(images, sizes=(3, 4, 6), temperatures=(), around=(0.1,), moved=True)
+    names = ["square 3", "square 3 moved", "square 4", "square 4 in 0.1", "square 4 moved", "square 4 in 0.1 moved"]
+    assert labels(denoiser.at(0.7)) == [*names, "square 6", "optimal", "Wiener"]
+    assert not any("moved" in name for name in labels(denoiser.at(3.0)))
+    z = torch.randn(2, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    x = images.scaled(dtype=torch.float64)
+    wide = torch.nn.functional.pad(x, (1, 1, 1, 1), mode="replicate")
+    places = [(1, 1), (0, 1), (2, 1), (1, 0), (1, 2)]
+    moved = torch.cat([wide[:, :, y : y + 12, at : at + 12] for y, at in places])
+    q = Squares(4, 12, 12, inside=True, around=0.1).dense(torch.float64)
+    expected = reference.denoise(z, 0.7, q, (q == 1).double(), moved)
+    close(denoiser.at(0.7).answers(z, 0.7)[5], expected, 1e-5)
+    denoiser.save_pretrained(tmp_path, sigmas=[0.7])
+    loaded = FPMC.from_pretrained(tmp_path, images=images)
+    assert labels(loaded.at(0.7)) == labels(denoiser.at(0.7))
+    close(loaded(z, 0.7), denoiser(z, 0.7), 1e-6)
+
+
+def test_moved_copies_are_left_out_with_their_originals() -> None:
+    images = blobs(count=12)
+    z, out = images.scaled([0, 5]), images.ids[[0, 5]]
+    rest = images.subset([k for k in range(12) if k not in (0, 5)])
+    some, others = (
+        presets.multiscale(each, sizes=(3,), temperatures=(), gaussian=False, moved=True).at(0.5)
+        for each in (images, rest)
+    )
+    for mine, theirs in zip(answers_of(some, z, 0.5, out), others.answers(z, 0.5), strict=True):
+        close(mine, theirs, 1e-5)
+
+
 def test_several_targets_are_fitted_as_each_alone() -> None:
     images, network = blobs(), presets.wiener(blobs(seed=1))
     collection = presets.multiscale(images, sizes=(3,), stride=1, temperatures=()).at(0.7)

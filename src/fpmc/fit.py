@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fpmc.augmentation import MOVES, Augmented
 from fpmc.collection import FPMC, Collection
 from fpmc.engine import Settings
 from fpmc.errors import InputError
@@ -191,12 +192,17 @@ def labels(collection: Collection) -> list[str]:
             return "Wiener"
         if isinstance(group.q, Squares):
             outside = f" in {group.q.around:g}" if group.q.around else ""
-            return f"{'square' if group.q.inside else 'LS'} {group.q.size}{outside}"
+            copies = " moved" if isinstance(group.source, Source) and _is_moved(group.source) else ""
+            return f"{'square' if group.q.inside else 'LS'} {group.q.size}{outside}{copies}"
         if isinstance(group.q, Full):
             return "optimal" if group.q.value == 1 else f"T = {group.q.value**-0.5:.3g}"
         return f"masks {next(masks)}"
 
     return [label(group) for group in collection.groups]
+
+
+def _is_moved(source: Source) -> bool:
+    return any(isinstance(part, Augmented) and part.kind.name in MOVES for part in source.parts)
 
 
 def _solve(moments: Moments, sigma: float, shape: tuple[int, int, int]) -> Fit:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fpmc import presets, reference
-from fpmc.augmentation import KINDS, Augmented, augment, normal, register
+from fpmc.augmentation import KINDS, MOVES, Augmented, augment, moved, normal, register
 from fpmc.collection import Collection
 from fpmc.data import load_images, pack, store
 from fpmc.engine import Settings, cpu
@@ -35,7 +35,31 @@ def test_reflections(images, kind, axis):
     assert torch.equal(made.pixels, images.pixels.flip(axis))
 
 
-@pytest.mark.parametrize("kind", ["xflip", *GEOMETRIC])
+@pytest.mark.parametrize(
+    ("kind", "there", "from_"),
+    [("up", (2, 3), (3, 3)), ("down", (2, 3), (1, 3)), ("left", (2, 3), (2, 4)), ("right", (2, 3), (2, 2))],
+)
+def test_moves_by_one_pixel_repeat_the_border(images, kind, there, from_):
+    made = augment(images, kind).pixels
+    assert torch.equal(made[..., there[0], there[1]], images.pixels[..., from_[0], from_[1]])
+    axis, first = (2, kind == "down") if kind in ("up", "down") else (3, kind == "right")
+    border = slice(0, 2) if first else slice(-2, None)
+    two = made.movedim(axis, 0)[border]
+    assert torch.equal(two[0], two[1])
+
+
+def test_moved_images_weigh_like_their_originals(images):
+    log_weights = torch.linspace(-1, 1, 60)
+    plain, weighted = moved(Source(images)), moved(Source(images, log_weights))
+    assert len(plain) == 300
+    assert plain.log_weights is None
+    assert torch.equal(plain.ids, images.ids.repeat(5))
+    by_copy = weighted.log_weights.view(5, 60).exp()
+    torch.testing.assert_close(by_copy, (log_weights.double().softmax(0) / 5).expand(5, 60))
+    assert [part.name for part in plain.parts] == ["fashion", *(f"fashion+{kind}" for kind in MOVES)]
+
+
+@pytest.mark.parametrize("kind", ["xflip", "left", *GEOMETRIC])
 @pytest.mark.parametrize("amount", [0.3, 1.0])
 def test_an_augmented_set_is_an_image_set(images, kind, amount):
     made = augment(images, kind, amount)

@@ -34,6 +34,15 @@ def test_the_fit_is_that_of_the_function_and_goes_on(fpmc, data, tmp_path):
     assert (run / "level-00.pt").stat().st_mtime_ns == kept
 
 
+def test_moved_images_have_weights_of_their_own(fpmc, data, tmp_path):
+    code, out, err = fpmc("fit", "--data", data, "--outdir", tmp_path / "run", "--moved", *QUICK)
+    assert code == 0, err
+    weights = json.loads((tmp_path / "run" / "metrics.json").read_text())["1"]["weights"]
+    assert {"square 2", "square 2 moved", "optimal", "Wiener"} <= set(weights)
+    assert sum(weights.values()) == pytest.approx(1)
+    assert out.index("square 2 ") < out.index("square 2 moved")
+
+
 def test_a_fitted_model_is_a_denoiser_everywhere(fpmc, data, tmp_path):
     assert fpmc("fit", "--data", data, "--outdir", tmp_path / "run", "--per", "pixel", *QUICK).code == 0
     args = ("--denoiser", tmp_path / "run" / "model", "--seeds", "0-1", "--steps", 4, "--outdir", tmp_path / "samples")

@@ -16,9 +16,22 @@ from fpmc.errors import InputError
 from fpmc.experiments import published, steps
 from fpmc.experiments.graph import Cache, Results, run
 from fpmc.experiments.lab import Lab
-from fpmc.experiments.methods import ELS, LS, PSPC_FLEX, Method, build, lukoianov, pack, table_rows, unpack
+from fpmc.experiments.methods import (
+    ELS,
+    LS,
+    MOVED,
+    PSPC_FLEX,
+    Method,
+    build,
+    lukoianov,
+    multiscale,
+    pack,
+    table_rows,
+    unpack,
+)
 from fpmc.precision import Vectors
 from fpmc.response import Vectors as ResponseVectors
+from fpmc.sources import Source
 
 
 def inputs_of(lab: Lab, method: Method, sigmas: list[float], folder: Path):
@@ -37,6 +50,20 @@ def test_rows_are_the_papers_and_ours(lab: Lab):
     assert labels["els"] == "ELS (12 images)"
     assert labels["soft-synthetic"].endswith("synthetic (10 images)")
     assert len(set(labels.values())) == len(labels)
+    assert [method.name for method in table_rows(small_lab(only=("moved", "ls")))] == ["ls", "moved"]
+
+
+def test_moved_images_take_part_where_they_are_asked_for(tmp_path: Path):
+    """Above their noise level the two collections are one, so that nothing is fitted twice."""
+    lab = small_lab()
+    assert steps.fitted(lab, 8.0, True).key == steps.fitted(lab, 8.0, False).key
+    assert steps.fitted(lab, 0.5, True).key != steps.fitted(lab, 0.5, False).key
+    step = steps.fitted(lab, 0.5, True)
+    sizes = {len(group.source) for group in multiscale(lab, True).at(0.5).groups if isinstance(group.source, Source)}
+    assert sizes == {len(lab.images), 5 * len(lab.images)}
+    denoiser = build(lab, MOVED, inputs_of(lab, MOVED, [0.5], tmp_path))
+    assert denoiser(torch.zeros(1, *lab.images.shape), 0.5).isfinite().all()
+    assert step.name == "multi-scale/moved/σ 0.5"
 
 
 def test_published_values_are_the_papers():

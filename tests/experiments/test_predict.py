@@ -56,10 +56,14 @@ def test_what_cannot_change_is_not_learned():
 
 def test_a_fit_asks_every_group(lab: Lab):
     one = predict.calls(lab, MULTISCALE, [1.0], lab.scale.fit).amounts
-    assert predict.groups(lab, 1.0, lab.scale.fit).amounts == pytest.approx(
+    asked = predict.groups(lab, 1.0, lab.scale.fit, False)
+    assert asked.amounts == pytest.approx(
         {kind: amount / predict.LEFT for kind, amount in one.items()}
     )
-    assert steps.fitted(lab, 1.0).predict().amounts == predict.groups(lab, 1.0, lab.scale.fit).amounts
+    assert steps.fitted(lab, 1.0, False).predict().amounts == asked.amounts
+    wider = steps.fitted(lab, 1.0, True).predict()
+    assert wider.amounts["boxes"] > 2 * asked.amounts["boxes"]
+    assert wider.memory > asked.memory
 
 
 def test_seconds_are_work_over_speed():

@@ -154,7 +154,7 @@ def test_samples_refuse_a_damaged_state(tmp_path: Path):
 
 def test_interrupted_errors_go_on_from_the_last_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(steps, "BATCH", 2)
-    lab = small_lab(only=("ls", "multiscale"), scale=replace(TINY, points=6))
+    lab = small_lab(only=("ls", "multiscale", "moved-clean"), scale=replace(TINY, points=6))
     whole = go(lab, ["fig-multiscale"], tmp_path / "whole")
     save, seen = steps.save_file, []
 

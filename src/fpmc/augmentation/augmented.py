@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fpmc.augmentation.kinds import PAPER, Kind
+from fpmc.augmentation.kinds import OURS, Kind
 from fpmc.augmentation.protocol import choose, size_of
 from fpmc.data.store import gather
 from fpmc.errors import InputError
@@ -65,7 +65,7 @@ class Augmented(ImageSet):
     @property
     def lasting(self) -> bool:
         """The recipe decides every byte; what a registered kind does may change under its name."""
-        return self.kind.name in PAPER and getattr(self.base, "lasting", True)
+        return self.kind.name in OURS and getattr(self.base, "lasting", True)
 
     def read(self, index: Index) -> Tensor:
         chosen = self._index(index)

@@ -13,7 +13,8 @@ from fpmc.errors import InputError
 
 Distribution = Callable[[Tensor], Tensor]               # numbers uniform in (0, 1) to values with this distribution
 Transform = Callable[..., Tensor]                       # uint8 (n, C, H, W) and (n,) for each parameter -> uint8, alike
-PAPER = ("xflip", "yflip", "translate", "rotate", "scale", "scale-ln", "synthetic")
+MOVES = ("up", "down", "left", "right")
+OURS = ("xflip", "yflip", "translate", "rotate", "scale", "scale-ln", "synthetic", *MOVES)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def register(name: str, *distributions: Distribution) -> Callable[[Transform], T
     It is called with uint8 pixels (n, C, H, W) and one float64 tensor (n,) of drawn values for each distribution, and
     answers uint8 pixels alike. Each image must be transformed on its own: any slice of a set may be asked for.
     """
-    if name in PAPER or not name:
+    if name in OURS or not name:
         raise InputError(f"an augmentation cannot be called {name!r}; choose a name of your own")
     return _kind(name, *distributions)
 
@@ -75,6 +76,30 @@ def xflip(pixels: Tensor) -> Tensor:
 def yflip(pixels: Tensor) -> Tensor:
     """Vertical reflection (App. B)."""
     return pixels.flip(2)
+
+
+@_kind("up")
+def up(pixels: Tensor) -> Tensor:
+    """One pixel up (beyond the paper); the row that is left behind repeats its neighbour."""
+    return torch.cat([pixels[:, :, 1:], pixels[:, :, -1:]], 2)
+
+
+@_kind("down")
+def down(pixels: Tensor) -> Tensor:
+    """One pixel down, likewise."""
+    return torch.cat([pixels[:, :, :1], pixels[:, :, :-1]], 2)
+
+
+@_kind("left")
+def left(pixels: Tensor) -> Tensor:
+    """One pixel to the left, likewise."""
+    return torch.cat([pixels[..., 1:], pixels[..., -1:]], 3)
+
+
+@_kind("right")
+def right(pixels: Tensor) -> Tensor:
+    """One pixel to the right, likewise."""
+    return torch.cat([pixels[..., :1], pixels[..., :-1]], 3)
 
 
 @_kind("translate", normal, normal)

@@ -31,6 +31,7 @@ class Config(SourceOptions):
     gaussian: bool = True                           # the Wiener filter takes part
     temperatures: tuple[float, ...] | None = None   # of whole images beside the optimal denoiser; none: the preset's
     around: tuple[float, ...] | None = None         # q outside of squares, which come again; none: chosen by level
+    moved: bool = False                             # small squares ask images moved by a pixel, too; five times as dear
     maps: str | None = None                         # for the shape flex: a file of `fpmc maps`, or "wiener"
     per: Literal["group", "channel", "pixel"] = "group"     # one weight per size, or one for each channel or pixel
     sigmas: tuple[float, ...] = ()                  # noise levels; none: the 18-step EDM grid
@@ -66,6 +67,7 @@ def main(args: list[str]) -> None:
         gaussian=config.gaussian,
         temperatures=presets.TEMPERATURES if config.temperatures is None else config.temperatures,
         around=config.around,
+        moved=config.moved,
         maps=config.maps if config.maps in (None, "wiener") else load_maps(config.maps),  # pyright: ignore
     )
     run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="fit")
@@ -130,10 +132,10 @@ def common(fit: Fit) -> list[float]:
     return fit.weights.flatten(1).mean(1).tolist() if fit.weights.dim() > 1 else fit.weights.tolist()
 
 
-def in_order(name: str) -> tuple[int, list[float]]:
+def in_order(name: str) -> tuple[int, list[float], str]:
     """Where a group's name stands in the table: by kind, then by size."""
     kinds = ("LS", "square", "masks", "optimal", "T", "Wiener")
-    return kinds.index(name.split()[0]), [float(number) for number in re.findall(r"[\d.]+", name)]
+    return kinds.index(name.split()[0]), [float(number) for number in re.findall(r"[\d.]+", name)], name
 
 
 def figure(found: dict[float, Fit], weights: dict[float, dict[str, float]], names: list[str]) -> Figure:

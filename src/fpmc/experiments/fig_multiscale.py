@@ -25,13 +25,14 @@ WHOM = {"mse": "DDPM++", "mse to the reference": "NCSN++"}
 
 def experiment(lab: Lab) -> Experiment:
     """Errors of every denoiser at every noise level of sampling; the other network is the floor."""
-    rows = [row for row in table_rows(lab) if row.preset != "network" and row.augment is None]
+    rows = [row for row in table_rows(lab) if row.preset != "network" and row.augment in (None, "moved")]
     mixtures = [row for row in rows if row.preset == "multiscale"]
     floor = replace(REFERENCE, label="NCSN++ (floor)")
     singles = [row for row in rows if row not in mixtures]
     wants = {(row, sigma): steps.error(lab, row, sigma) for row in [floor, *singles] for sigma in lab.grid}
-    weights = {sigma: steps.fitted(lab, sigma) for sigma in lab.grid if mixtures}
-    products = {sigma: steps.products(lab, sigma) for sigma in weights}
+    kinds = dict.fromkeys((row.augment == "moved", sigma) for row in mixtures for sigma in lab.grid)
+    weights = {(moved, sigma): steps.fitted(lab, sigma, moved) for moved, sigma in kinds}
+    products = {(moved, sigma): steps.products(lab, sigma, moved) for moved, sigma in kinds}
 
     def show(results: Results) -> Exhibit:
         def found(row: Method, whom: str) -> dict[str, dict[float, Tensor]]:
@@ -86,17 +87,18 @@ def experiment(lab: Lab) -> Experiment:
 
 def _mixed(
     results: Results, mixtures: Sequence[Method],
-    weights: Mapping[float, Step], products: Mapping[float, Step], whom: str,
+    weights: Mapping[tuple[bool, float], Step], products: Mapping[tuple[bool, float], Step], whom: str,
 ) -> dict[str, dict[float, Tensor]]:
     """{label: {σ: error of each noisy image}} of the mixtures, and of the group that was best alone in their fit."""
     found: dict[str, dict[float, Tensor]] = {}
-    for sigma, step in weights.items():
-        fit, tables = results[step], results[products[sigma]]["products"]
+    for (moved, sigma), step in weights.items():
+        fit, tables = results[step], results[products[moved, sigma]]["products"]
         network, reference = tables.shape[1] - 2, tables.shape[1] - 1
         kept = [*range(network), network if whom == "mse" else reference]
         tables = tables[:, kept][:, :, kept].numpy()
         alone = torch.zeros(network)
         alone[fit["alone"].argmin()] = 1
-        for label, shares in [*((row.label, fit[str(row.target)]) for row in mixtures), (BEST, alone)]:
+        fits = [(row.label, fit[str(row.target)]) for row in mixtures if (row.augment == "moved") == moved]
+        for label, shares in [*fits, (f"{BEST}, moved" if moved else BEST, alone)]:
             found.setdefault(label, {})[sigma] = torch.from_numpy(errors_of(tables, shares.numpy()))
     return found

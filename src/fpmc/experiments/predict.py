@@ -9,11 +9,12 @@ from functools import lru_cache
 
 import torch
 
+from fpmc.augmentation import MOVES
 from fpmc.collection import FPMC, Collection
 from fpmc.engine import Task
 from fpmc.experiments.graph import Work
 from fpmc.experiments.lab import Lab
-from fpmc.experiments.methods import MULTISCALE, Method, build
+from fpmc.experiments.methods import MOVED, MULTISCALE, Method, build
 from fpmc.precision import Full, Precision, Squares, Vectors
 from fpmc.presets import multiscale, nearest
 from fpmc.response import SameAsQ, pixel
@@ -60,9 +61,10 @@ def maps(lab: Lab) -> Work:
     return asking(lab, lab.scale.draws * lab.dimension * GRADIENT)
 
 
-def groups(lab: Lab, sigma: float, count: int) -> Work:
+def groups(lab: Lab, sigma: float, count: int, moved: bool) -> Work:
     """Every group of the multi-scale collection, each answering for itself."""
-    return Work({kind: count * amount for kind, amount in _multiscale(lab, sigma).items()}, _memory(lab, MULTISCALE))
+    amounts = {kind: count * amount for kind, amount in _multiscale(lab, sigma, moved).items()}
+    return Work(amounts, _memory(lab, MOVED if moved else MULTISCALE))
 
 
 def tuning(lab: Lab, method: Method, sigma: float) -> Work:
@@ -89,7 +91,8 @@ def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:
     if method.preset in ("network", "reference"):
         return {method.preset: 1.0}
     if method.preset == "multiscale":
-        return {kind: LEFT * amount for kind, amount in _multiscale(lab, sigma).items()}
+        amounts = _multiscale(lab, sigma, method.augment == "moved")
+        return {kind: LEFT * amount for kind, amount in amounts.items()}
     if method.preset in PLANNED and not method.soft:
         denoiser = build(lab, method, {})
         assert isinstance(denoiser, FPMC)
@@ -114,9 +117,10 @@ def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:
     return {"rows": float(passes) * images * length * entries}
 
 
-def _multiscale(lab: Lab, sigma: float) -> dict[str, float]:
+def _multiscale(lab: Lab, sigma: float, moved: bool) -> dict[str, float]:
     """Work of all groups but the Wiener filter, by kernel."""
-    collections = lab.recall("plans of squares", lambda: multiscale(lab.images, gaussian=False))
+    key = ("plans of squares", moved)
+    collections = lab.recall(key, lambda: multiscale(lab.images, gaussian=False, moved=moved))
     found: dict[str, float] = {}
     for step in collections.at(sigma).plan(Task(sigma, BATCH)).steps:
         found[step.kernel] = found.get(step.kernel, 0.0) + step.work * (MIXING if step.kernel == "boxes" else 1)
@@ -136,6 +140,8 @@ def _patch(lab: Lab, sigma: float) -> int:
 
 def _memory(lab: Lab, method: Method) -> float:
     images = 2.0 * len(lab.images) * lab.dimension      # as they are, and laid out for the kernels
+    if method.augment == "moved":
+        images += len(MOVES) * len(lab.images) * lab.dimension
     covariance = 24.0 * lab.dimension**2 if method.preset in ("wiener", "lukoianov", "multiscale") else 0.0
     vectors = {"pspc_flex": lab.side**4, "lukoianov": lab.dimension**2}.get(method.preset, 0)
     return images + covariance + vectors * (8.0 if method.soft else 1.0) + 64 * 2**20

@@ -23,7 +23,7 @@ from fpmc.files import atomic
 from fpmc.finetuning import Level, Recipe, train_level
 from fpmc.fit import Moments, fit_targets, labels
 from fpmc.networks import sensitivity_maps
-from fpmc.presets import AROUND, FINE, FINE_MASKS, HALF, TEMPERATURES, nearest
+from fpmc.presets import AROUND, FINE, FINE_MASKS, HALF, MOVING, TEMPERATURES, nearest
 from fpmc.sampling import initial_noise, integrate, levels_of
 from fpmc.schedules import resolve
 
@@ -56,7 +56,7 @@ def needs(lab: Lab, method: Method, sigmas: Iterable[float]) -> tuple[Step, ...]
         levels = sigmas if method.soft != "qr" else [sigma for sigma in sigmas if sigma in joint]
         found += [soft(lab, method, sigma) for sigma in levels]
     if method.preset == "multiscale":
-        found += [fitted(lab, sigma) for sigma in sigmas]
+        found += [fitted(lab, sigma, method.augment == "moved") for sigma in sigmas]
     if method.augment == "synthetic":
         found.append(synthetic(lab, round(method.amount * len(lab.images)), 0))
     return tuple(found)
@@ -146,43 +146,54 @@ def tune(
 # Multi-scale collections (beyond the paper)
 
 
-def chosen(sigma: float) -> dict[str, Any]:
+def chosen(sigma: float, moved: bool) -> dict[str, Any]:
     """What decides the groups at a noise level."""
     masks = {"masks": list(FINE_MASKS)} if sigma < FINE else {}
-    return {"temperatures": list(TEMPERATURES), "around": list(AROUND), "half": HALF, **masks}
+    wider = {"moved": True} if moved and sigma < MOVING else {}
+    return {"temperatures": list(TEMPERATURES), "around": list(AROUND), "half": HALF, **masks, **wider}
 
 
-def fitted(lab: Lab, sigma: float) -> Step:
+def fitted(lab: Lab, sigma: float, moved: bool) -> Step:
     """Weights of the multi-scale collection at one noise level, fitted to the network and fitted to clean images."""
+    settings = {"sigma": sigma, "count": lab.scale.fit, **chosen(sigma, moved)}
     return Step(
-        f"multi-scale/σ {sigma:.4g}", fit_weights, {"sigma": sigma, "count": lab.scale.fit, **chosen(sigma)},
-        stamps=lab.stamped("data", "network"), predict=lambda: predict.groups(lab, sigma, lab.scale.fit),
+        f"multi-scale/{_name(settings)}", fit_weights, settings,
+        stamps=lab.stamped("data", "network"), predict=lambda: predict.groups(lab, sigma, lab.scale.fit, moved),
     )
 
 
-def fit_weights(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int, **_: object) -> Made:
-    collection = multiscale(lab).at(sigma)
+def _name(settings: dict[str, Any]) -> str:
+    return f"{'moved/' if 'moved' in settings else ''}σ {settings['sigma']:.4g}"
+
+
+def fit_weights(
+    lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int, moved: bool = False, **_: object
+) -> Made:
+    collection = multiscale(lab, moved).at(sigma)
     network, clean = fit_targets(collection, sigma, [lab.network, "clean"], lab.images, count=count)
     info = {"sigma": sigma, "groups": labels(collection), "errors": {"network": network.error, "clean": clean.error}}
     return Made({"network": network.weights, "clean": clean.weights, "alone": network.singles}, info)
 
 
-def products(lab: Lab, sigma: float) -> Step:
+def products(lab: Lab, sigma: float, moved: bool) -> Step:
     """⟨D_g, D_h⟩ of the groups' answers at noisy held-out images, and of the networks', which stand last.
 
     The error of any mixture of the groups to either network follows from them.
     """
     asked = answers(lab, sigma, lab.scale.points)
+    settings = {"sigma": sigma, "count": lab.scale.points, **chosen(sigma, moved)}
     return Step(
-        f"groups/σ {sigma:.4g}", multiply, {"sigma": sigma, "count": lab.scale.points, **chosen(sigma)},
+        f"groups/{_name(settings)}", multiply, settings,
         inputs=(asked,), stamps=lab.stamped("data", "held_out"),
-        predict=lambda: predict.groups(lab, sigma, lab.scale.points),
+        predict=lambda: predict.groups(lab, sigma, lab.scale.points, moved),
     )
 
 
-def multiply(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int, **_: object) -> Made:
+def multiply(
+    lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int, moved: bool = False, **_: object
+) -> Made:
     (asked,) = inputs.values()
-    collection = multiscale(lab).at(sigma)
+    collection = multiscale(lab, moved).at(sigma)
 
     def compare(z: torch.Tensor, network: torch.Tensor, reference: torch.Tensor) -> dict[str, torch.Tensor]:
         moments = Moments.empty("group")
