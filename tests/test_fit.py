@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engine.problems import close
 from fpmc import FPMC, Collection, ImageSet, InputError, Source, augment, presets, reference
+from fpmc.augmentation import MOVES, TURNS
 from fpmc.engine import Settings, Task
 from fpmc.fit import Fit, answers_of, fit_level, fit_response, fit_targets, labels, least_squares, weigh
 from fpmc.precision import Squares
@@ -280,7 +281,7 @@ def test_small_squares_come_again_with_moved_images(tmp_path: Path) -> None:
     denoiser = presets.multiscale(images, sizes=(3, 4, 6), temperatures=(), around=(0.1,), moved=True)
     names = ["square 3", "square 3 moved", "square 4", "square 4 in 0.1", "square 4 moved", "square 4 in 0.1 moved"]
     assert labels(denoiser.at(0.7)) == [*names, "square 6", "optimal", "Wiener"]
-    assert not any("moved" in name for name in labels(denoiser.at(3.0)))
+    assert labels(denoiser.at(20.0)) == ["square 3", "square 4", "square 4 in 0.1", "square 6", "optimal", "Wiener"]
     z = torch.randn(2, 1, 12, 12, generator=torch.Generator().manual_seed(0))
     x = images.scaled(dtype=torch.float64)
     wide = torch.nn.functional.pad(x, (1, 1, 1, 1), mode="replicate")
@@ -293,6 +294,22 @@ def test_small_squares_come_again_with_moved_images(tmp_path: Path) -> None:
     loaded = FPMC.from_pretrained(tmp_path, images=images)
     assert labels(loaded.at(0.7)) == labels(denoiser.at(0.7))
     close(loaded(z, 0.7), denoiser(z, 0.7), 1e-6)
+
+
+def test_copies_answer_for_themselves_where_whole_images_are_short() -> None:
+    images = blobs(side=12)
+    collection = presets.multiscale(images, sizes=(3, 6), temperatures=(2.0,), around=(), moved=True).at(5.0)
+    whole = ["optimal", "T = 2"]
+    assert labels(collection) == [
+        "square 3", "square 3 moved alone", "square 3 turned", "square 6", *whole,
+        *(f"{name} {copies}" for copies in ("moved alone", "turned") for name in whole), "Wiener",
+    ]
+    z = 5 * torch.randn(2, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    for name, kinds in (("moved alone", MOVES), ("turned", TURNS)):
+        x = torch.cat([augment(images, kind).scaled(dtype=torch.float64) for kind in kinds])
+        q = torch.ones(1, 1, 12, 12, dtype=torch.float64)
+        answer = collection.answers(z, 5.0)[labels(collection).index(f"optimal {name}")]
+        close(answer, reference.denoise(z, 5.0, q, q, x), 1e-5)
 
 
 def test_moved_copies_are_left_out_with_their_originals() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fpmc.augmentation import MOVES, Augmented
+from fpmc.augmentation import MOVES, TURNS, Augmented
 from fpmc.collection import FPMC, Collection
 from fpmc.engine import Settings
 from fpmc.errors import InputError
@@ -192,17 +192,23 @@ def labels(collection: Collection) -> list[str]:
             return "Wiener"
         if isinstance(group.q, Squares):
             outside = f" in {group.q.around:g}" if group.q.around else ""
-            copies = " moved" if isinstance(group.source, Source) and _is_moved(group.source) else ""
-            return f"{'square' if group.q.inside else 'LS'} {group.q.size}{outside}{copies}"
+            return f"{'square' if group.q.inside else 'LS'} {group.q.size}{outside}"
         if isinstance(group.q, Full):
             return "optimal" if group.q.value == 1 else f"T = {group.q.value**-0.5:.3g}"
         return f"masks {next(masks)}"
 
-    return [label(group) for group in collection.groups]
+    return [label(group) + _copies(group.source) for group in collection.groups]
 
 
-def _is_moved(source: Source) -> bool:
-    return any(isinstance(part, Augmented) and part.kind.name in MOVES for part in source.parts)
+def _copies(source: Source | Translations | Gaussian) -> str:
+    """What a label says of copies in the source."""
+    parts = source.parts if isinstance(source, Source) else ()
+    kinds = [part.kind.name if isinstance(part, Augmented) else "" for part in parts]
+    if any(kind in TURNS for kind in kinds):
+        return " turned"
+    if any(kind in MOVES for kind in kinds):
+        return " moved alone" if all(kind in MOVES for kind in kinds) else " moved"
+    return ""
 
 
 def _solve(moments: Moments, sigma: float, shape: tuple[int, int, int]) -> Fit:

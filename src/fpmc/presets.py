@@ -140,7 +140,8 @@ AROUND = (0.01, 0.03, 0.08, 0.2, 0.45, 0.7)
 HALF = 12.0                                             # σ² at which surroundings do best with q about a half
 FINE = 0.2                                              # noise level below which masks do better than small squares
 FINE_MASKS = (0.1, 0.2)                                 # with these thresholds of Lukoianov's
-MOVING = 2.5                                            # noise level below which moved images bring something
+MOVING = 2.5                                            # noise level below which small squares ask moved images, too
+TURNING = 16.0                                          # and from there to here copies have squares of their own
 
 
 def multiscale(
@@ -163,8 +164,9 @@ def multiscale(
     pixels to a third of the image come again with q this much outside them. What is not given is chosen for each noise
     level: squares, surroundings, and thresholded rows of the Wiener filter where there is little noise. stride: of the
     squares; None takes a quarter of their size, which costs a fraction and answers nearly alike. moved: below σ = 2.5
-    squares of up to a third of the image come again with images moved by one pixel each way in their source, at five
-    times the cost.
+    squares of up to a third of the image come again with images moved by one pixel each way in their source, and above,
+    up to 16, these squares and whole images come again with copies alone: moved ones, and ones turned by 4° each way.
+    That costs five to seven times as much.
     """
     source = as_source(images)
     shapes = (shape,) if isinstance(shape, str) else tuple(shape)
@@ -172,7 +174,11 @@ def multiscale(
         raise InputError(f"shape {unknown[0]!r} is unknown; use square, ls, flex or lukoianov")
     if len(shapes) > 1 and sizes is not None and not isinstance(sizes, Mapping):
         raise InputError(f"sizes {list(sizes)} for shapes {list(shapes)}: give a mapping {{shape: sizes}}")
-    wider = augmentation.moved(source) if moved else None
+    others: list[tuple[Source, float, float]] = []      # sources of copies, and the noise levels they are for
+    if moved:
+        others.append((augmentation.moved(source), 0.0, MOVING))
+        kinds = (augmentation.MOVES, augmentation.TURNS)
+        others += [(augmentation.copies(source, each), MOVING, TURNING) for each in kinds]
     members: list[tuple[FPMC, Callable[[float], bool]]] = []                   # and at which noise levels
     for each in shapes:
         given = sizes[each] if isinstance(sizes, Mapping) else sizes
@@ -181,23 +187,20 @@ def multiscale(
             if each == "square":
                 steps = ladder if given is None else None
                 members += _squares(source, size, steps, around, stride)
-                if wider is not None and size <= max(3, min(source.shape[1:]) / 3):
-                    members += [
-                        (square, lambda sigma, wanted=wanted: sigma < MOVING and wanted(sigma))
-                        for square, wanted in _squares(wider, size, steps, around, stride)
-                    ]
+                if size <= max(3, min(source.shape[1:]) / 3):
+                    for other, low, high in others:
+                        again = _squares(other, size, steps, around, stride)
+                        members += [(square, _between(low, high, wanted)) for square, wanted in again]
             elif each == "ls":
                 members.append((ls(source, schedule=size), _always))
             elif each == "flex":
                 members.append((pspc_flex(source, maps=maps, schedule=size), _always))
             else:
                 members.append((lukoianov(source, tau=size), _always))
-    members.append((optimal(source), _always))
-    for temperature in temperatures:
-        if not (math.isfinite(temperature) and temperature > 0):
-            raise InputError(f"temperature {temperature} is not positive and finite; 1 is the optimal denoiser")
-        full = Full(*source.shape[1:], 1 / temperature**2)
-        members.append((FPMC(Collection(full, SameAsQ(full), source), name=f"Optimal, T = {temperature:g}"), _always))
+    members += [(whole, _always) for whole in _whole(source, temperatures)]
+    for other, low, high in others:
+        if low >= MOVING:
+            members += [(whole, _between(low, high, _always)) for whole in _whole(other, temperatures)]
     if gaussian:
         members.append((wiener(source), _always))
         if sizes is None and "lukoianov" not in shapes:
@@ -212,6 +215,21 @@ def multiscale(
 
 def _always(sigma: float) -> bool:
     return True
+
+
+def _between(low: float, high: float, wanted: Callable[[float], bool]) -> Callable[[float], bool]:
+    return lambda sigma: low <= sigma < high and wanted(sigma)
+
+
+def _whole(source: Source, temperatures: Sequence[float]) -> list[FPMC]:
+    """The optimal denoiser, and the same with images weighed as if the noise were stronger or weaker."""
+    found = [optimal(source)]
+    for temperature in temperatures:
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise InputError(f"temperature {temperature} is not positive and finite; 1 is the optimal denoiser")
+        full = Full(*source.shape[1:], 1 / temperature**2)
+        found.append(FPMC(Collection(full, SameAsQ(full), source), name=f"Optimal, T = {temperature:g}"))
+    return found
 
 
 def _squares(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 
 import pytest
@@ -48,6 +49,12 @@ def test_moves_by_one_pixel_repeat_the_border(images, kind, there, from_):
     assert torch.equal(two[0], two[1])
 
 
+def test_turns_are_rotations_by_four_degrees(images):
+    angle = torch.full((60,), math.radians(4), dtype=torch.float64)
+    for kind, sign in (("anticlockwise", 1), ("clockwise", -1)):
+        assert torch.equal(augment(images, kind).pixels, KINDS["rotate"].transform(images.pixels, sign * angle))
+
+
 def test_moved_images_weigh_like_their_originals(images):
     log_weights = torch.linspace(-1, 1, 60)
     plain, weighted = moved(Source(images)), moved(Source(images, log_weights))
@@ -59,7 +66,7 @@ def test_moved_images_weigh_like_their_originals(images):
     assert [part.name for part in plain.parts] == ["fashion", *(f"fashion+{kind}" for kind in MOVES)]
 
 
-@pytest.mark.parametrize("kind", ["xflip", "left", *GEOMETRIC])
+@pytest.mark.parametrize("kind", ["xflip", "left", "clockwise", *GEOMETRIC])
 @pytest.mark.parametrize("amount", [0.3, 1.0])
 def test_an_augmented_set_is_an_image_set(images, kind, amount):
     made = augment(images, kind, amount)

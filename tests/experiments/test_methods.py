@@ -56,7 +56,7 @@ def test_rows_are_the_papers_and_ours(lab: Lab):
 def test_moved_images_take_part_where_they_are_asked_for(tmp_path: Path):
     """Above their noise level the two collections are one, so that nothing is fitted twice."""
     lab = small_lab()
-    assert steps.fitted(lab, 8.0, True).key == steps.fitted(lab, 8.0, False).key
+    assert steps.fitted(lab, 20.0, True).key == steps.fitted(lab, 20.0, False).key
     assert steps.fitted(lab, 0.5, True).key != steps.fitted(lab, 0.5, False).key
     step = steps.fitted(lab, 0.5, True)
     sizes = {len(group.source) for group in multiscale(lab, True).at(0.5).groups if isinstance(group.source, Source)}

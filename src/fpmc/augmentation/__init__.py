@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from typing import Any
 
 from fpmc.augmentation.augmented import Augmented
-from fpmc.augmentation.kinds import KINDS, MOVES, Kind, normal, register, uniform
+from fpmc.augmentation.kinds import KINDS, MOVES, TURNS, Kind, normal, register, uniform
 from fpmc.augmentation.recipe import from_recipe
 from fpmc.augmentation.synthetic import Synthetic, synthesize
 from fpmc.errors import InputError
@@ -15,17 +16,17 @@ from fpmc.sources import Source
 
 SAMPLING = ("network", "steps", "batch", "device")      # settings of synthetic images
 __all__ = [
-    "KINDS", "MOVES", "Augmented", "Kind", "Synthetic", "augment", "from_recipe", "moved", "normal", "register",
-    "uniform",
+    "KINDS", "MOVES", "TURNS", "Augmented", "Kind", "Synthetic", "augment", "copies", "from_recipe", "moved", "normal",
+    "register", "uniform",
 ]
 
 
 def augment(images: ImageSet, kind: str, amount: float = 1.0, seed: int = 0, **settings: Any) -> ImageSet:
     """D′, `amount` times as many augmented images as there are images (Section 4.3, App. B).
 
-    kind: "xflip", "yflip", "translate", "rotate", "scale" ("scale-ln" is its literal reading), "up", "down", "left"
-    and "right" (by one pixel; beyond the paper), one you registered, or "synthetic", which takes `network=` and
-    `steps=` too. A larger amount holds all of a smaller one.
+    kind: "xflip", "yflip", "translate", "rotate", "scale" ("scale-ln" is its literal reading), one you registered, or
+    "synthetic", which takes `network=` and `steps=` too. Beyond the paper: "up", "down", "left", "right" by one pixel,
+    "clockwise", "anticlockwise" by 4°. A larger amount holds all of a smaller one.
     """
     if not isinstance(images, ImageSet):
         raise InputError(f"augment takes an ImageSet, got {type(images).__name__}; augment its images and unite with |")
@@ -43,11 +44,15 @@ def augment(images: ImageSet, kind: str, amount: float = 1.0, seed: int = 0, **s
     return synthesize(images, amount, seed, **settings)
 
 
+def copies(source: Source, kinds: Sequence[str]) -> Source:
+    """Beyond the paper: a copy of every image by each of these kinds, weighed like its original."""
+    parts = [augment(part, kind) for kind in kinds for part in source.parts]
+    return Source(parts, None if source.log_weights is None else source.log_weights.repeat(len(kinds)))
+
+
 def moved(source: Source) -> Source:
-    """Beyond the paper: the images and their copies one pixel up, down, left and right, all weighed like the original.
+    """Beyond the paper: the images and their copies one pixel up, down, left and right.
 
     Five times as many patches to choose from at every place, which pays where patches are small.
     """
-    copies = [augment(part, kind) for kind in MOVES for part in source.parts]
-    weights = None if source.log_weights is None else source.log_weights.repeat(1 + len(MOVES))
-    return Source((*source.parts, *copies), weights)
+    return source | copies(source, MOVES)

@@ -14,7 +14,9 @@ from fpmc.errors import InputError
 Distribution = Callable[[Tensor], Tensor]               # numbers uniform in (0, 1) to values with this distribution
 Transform = Callable[..., Tensor]                       # uint8 (n, C, H, W) and (n,) for each parameter -> uint8, alike
 MOVES = ("up", "down", "left", "right")
-OURS = ("xflip", "yflip", "translate", "rotate", "scale", "scale-ln", "synthetic", *MOVES)
+TURNS = ("clockwise", "anticlockwise")
+TURN = math.radians(4)
+OURS = ("xflip", "yflip", "translate", "rotate", "scale", "scale-ln", "synthetic", *MOVES, *TURNS)
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,18 @@ def rotate(pixels: Tensor, angle: Tensor) -> Tensor:
     cos, sin = angle.cos(), angle.sin()
     matrix = torch.stack([_pairs(cos, -sin), _pairs(sin, cos)], 1)
     return _warp(pixels, matrix, torch.zeros(len(pixels), 2, dtype=torch.float64))
+
+
+@_kind("anticlockwise")
+def anticlockwise(pixels: Tensor) -> Tensor:
+    """Rotation by 4° (beyond the paper)."""
+    return rotate(pixels, torch.full((len(pixels),), TURN, dtype=torch.float64))
+
+
+@_kind("clockwise")
+def clockwise(pixels: Tensor) -> Tensor:
+    """Rotation by 4° the other way."""
+    return rotate(pixels, torch.full((len(pixels),), -TURN, dtype=torch.float64))
 
 
 @_kind("scale", lambda u: 2 ** (0.2 * normal(u)))

@@ -23,7 +23,7 @@ from fpmc.files import atomic
 from fpmc.finetuning import Level, Recipe, train_level
 from fpmc.fit import Moments, fit_targets, labels
 from fpmc.networks import sensitivity_maps
-from fpmc.presets import AROUND, FINE, FINE_MASKS, HALF, MOVING, TEMPERATURES, nearest
+from fpmc.presets import AROUND, FINE, FINE_MASKS, HALF, TEMPERATURES, TURNING, nearest
 from fpmc.sampling import initial_noise, integrate, levels_of
 from fpmc.schedules import resolve
 
@@ -149,7 +149,7 @@ def tune(
 def chosen(sigma: float, moved: bool) -> dict[str, Any]:
     """What decides the groups at a noise level."""
     masks = {"masks": list(FINE_MASKS)} if sigma < FINE else {}
-    wider = {"moved": True} if moved and sigma < MOVING else {}
+    wider = {"moved": True} if moved and sigma < TURNING else {}
     return {"temperatures": list(TEMPERATURES), "around": list(AROUND), "half": HALF, **masks, **wider}
 
 
