@@ -37,6 +37,7 @@ def test_definitions_image_by_image():
     for name, values in (("mse", mse), ("r2", r2), ("pearson", pearson)):
         assert getattr(got, name) == pytest.approx(np.mean(values))
         assert getattr(got, f"{name}_se") == pytest.approx(np.std(values, ddof=1) / math.sqrt(6))
+    assert got.r2_median == pytest.approx(np.median(r2))
     assert len(got) == got.summary()["images"] == 6
 
 

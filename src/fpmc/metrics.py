@@ -37,6 +37,11 @@ class Comparison:
         return standard_error(self.r2_per_image)
 
     @property
+    def r2_median(self) -> float:
+        """Well above the mean where a few images went another way and most did not."""
+        return self.r2_per_image.quantile(0.5).item()
+
+    @property
     def mse(self) -> float:
         return self.mse_per_image.mean().item()
 
@@ -57,8 +62,8 @@ class Comparison:
         return Comparison(self.r2_per_image[:count], self.mse_per_image[:count], self.pearson_per_image[:count])
 
     def summary(self) -> dict[str, float | None]:
-        """The means and standard errors by name, for JSON; a single image has no standard error (None)."""
-        names = ("r2", "r2_se", "mse", "mse_se", "pearson", "pearson_se")
+        """Means, standard errors and the median r² by name, for JSON; a single image has no standard error (None)."""
+        names = ("r2", "r2_se", "r2_median", "mse", "mse_se", "pearson", "pearson_se")
         values: dict[str, float] = {name: getattr(self, name) for name in names}
         return {"images": len(self), **{name: v if math.isfinite(v) else None for name, v in values.items()}}
 

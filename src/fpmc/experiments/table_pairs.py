@@ -15,6 +15,7 @@ from fpmc.report.exhibit import Exhibit
 
 BUILT_ON = {
     "els": "ls", "pspc_flex": "pspc_square", "soft": "pspc_flex", "soft-xflip": "soft", "soft-synthetic": "soft",
+    "moved": "multiscale", "moved-clean": "multiscale-clean",
 }
 
 
