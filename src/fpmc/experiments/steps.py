@@ -23,7 +23,7 @@ from fpmc.files import atomic
 from fpmc.finetuning import Level, Recipe, train_level
 from fpmc.fit import Moments, fit_targets, labels
 from fpmc.networks import sensitivity_maps
-from fpmc.presets import AROUND, FINE, FINE_MASKS, HALF, TEMPERATURES, TURNING, nearest
+from fpmc.presets import AROUND, FINE, FINE_MASKS, HALF, MOVING, TEMPERATURES, TURNING, nearest
 from fpmc.sampling import initial_noise, integrate, levels_of
 from fpmc.schedules import resolve
 
@@ -149,7 +149,7 @@ def tune(
 def chosen(sigma: float, moved: bool) -> dict[str, Any]:
     """What decides the groups at a noise level."""
     masks = {"masks": list(FINE_MASKS)} if sigma < FINE else {}
-    wider = {"moved": True} if moved and sigma < TURNING else {}
+    wider = {"moved": [MOVING, TURNING]} if moved and sigma < TURNING else {}
     return {"temperatures": list(TEMPERATURES), "around": list(AROUND), "half": HALF, **masks, **wider}
 
 
@@ -167,9 +167,9 @@ def _name(settings: dict[str, Any]) -> str:
 
 
 def fit_weights(
-    lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int, moved: bool = False, **_: object
+    lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int, moved: Sequence[float] = (), **_: object
 ) -> Made:
-    collection = multiscale(lab, moved).at(sigma)
+    collection = multiscale(lab, bool(moved)).at(sigma)
     network, clean = fit_targets(collection, sigma, [lab.network, "clean"], lab.images, count=count)
     info = {"sigma": sigma, "groups": labels(collection), "errors": {"network": network.error, "clean": clean.error}}
     return Made({"network": network.weights, "clean": clean.weights, "alone": network.singles}, info)
@@ -190,10 +190,10 @@ def products(lab: Lab, sigma: float, moved: bool) -> Step:
 
 
 def multiply(
-    lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int, moved: bool = False, **_: object
+    lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int, moved: Sequence[float] = (), **_: object
 ) -> Made:
     (asked,) = inputs.values()
-    collection = multiscale(lab, moved).at(sigma)
+    collection = multiscale(lab, bool(moved)).at(sigma)
 
     def compare(z: torch.Tensor, network: torch.Tensor, reference: torch.Tensor) -> dict[str, torch.Tensor]:
         moments = Moments.empty("group")
