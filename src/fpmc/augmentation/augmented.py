@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fpmc.augmentation.kinds import OURS, Kind
+from fpmc.augmentation.kinds import OURS, QUICK, Kind
 from fpmc.augmentation.protocol import choose, size_of
 from fpmc.data.store import gather
 from fpmc.errors import InputError
@@ -27,7 +27,7 @@ class Augmented(ImageSet):
 
     A copy has the id of its original, so a leave-out takes both. What streams (denoisers, checksums, packing) holds a
     stretch at a time. Once more has been read than there is, some was made twice: the set is stored then, and read from
-    there on. Reflections are as quickly made as read, and take no memory.
+    there on. Reflections and moves are as quickly made as read, and take no memory.
     """
 
     base: ImageSet
@@ -72,7 +72,7 @@ class Augmented(ImageSet):
         if "pixels" in self.__dict__:
             return super().read(chosen)
         self.__dict__["made"] += len(self.rows[chosen])
-        if self.made > len(self) and self.kind.distributions and self.lasting:
+        if self.made > len(self) and self.kind.name not in QUICK and self.lasting:
             try:
                 return self.stored().pixels[chosen]
             except InputError:                          # no room for it: go on making

@@ -16,6 +16,7 @@ Transform = Callable[..., Tensor]                       # uint8 (n, C, H, W) and
 MOVES = ("up", "down", "left", "right")
 TURNS = ("clockwise", "anticlockwise")
 TURN = math.radians(4)
+QUICK = ("xflip", "yflip", *MOVES)                      # as quickly made as read
 OURS = ("xflip", "yflip", "translate", "rotate", "scale", "scale-ln", "synthetic", *MOVES, *TURNS)
 
 

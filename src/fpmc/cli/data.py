@@ -63,7 +63,8 @@ def augment(
     Args:
         source: A shipped name, or a path.
         dest: The zip to write.
-        kind: xflip, yflip, translate, rotate, scale, scale-ln, or synthetic.
+        kind: xflip, yflip, translate, rotate, scale, scale-ln, up, down, left, right, clockwise,
+            anticlockwise, or synthetic.
         amount: How many, in multiples of the images; 0.2 is 20 %, and 20 the most.
         seed: Decides what is drawn.
         network: Whose samples synthetic images are: a name or a file.

@@ -99,6 +99,6 @@ def _mixed(
         alone = torch.zeros(network)
         alone[fit["alone"].argmin()] = 1
         fits = [(row.label, fit[str(row.target)]) for row in mixtures if (row.augment == "moved") == moved]
-        for label, shares in [*fits, (f"{BEST}, moved" if moved else BEST, alone)]:
+        for label, shares in [*fits, (f"{BEST}, with copies" if moved else BEST, alone)]:
             found.setdefault(label, {})[sigma] = torch.from_numpy(errors_of(tables, shares.numpy()))
     return found

@@ -73,9 +73,9 @@ MULTISCALE = Method("multiscale", "Multi-scale, fitted to DDPM++", "multiscale",
 MULTISCALE_CLEAN = replace(
     MULTISCALE, name="multiscale-clean", label="Multi-scale, fitted to clean images", target="clean"
 )
-MOVED = replace(MULTISCALE, name="moved", label="Multi-scale, moved images, fitted to DDPM++", augment="moved")
+MOVED = replace(MULTISCALE, name="moved", label="Multi-scale with copies, fitted to DDPM++", augment="moved")
 MOVED_CLEAN = replace(
-    MULTISCALE_CLEAN, name="moved-clean", label="Multi-scale, moved images, fitted to clean images", augment="moved"
+    MULTISCALE_CLEAN, name="moved-clean", label="Multi-scale with copies, fitted to clean images", augment="moved"
 )
 
 
