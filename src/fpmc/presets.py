@@ -166,7 +166,7 @@ def multiscale(
     squares; None takes a quarter of their size, which costs a fraction and answers nearly alike. moved: below σ = 2.5
     squares of up to a third of the image come again with images moved by one pixel each way in their source, and above,
     up to 16, these squares and whole images come again with copies alone: moved ones, and ones turned by 4° each way.
-    That costs five to seven times as much.
+    Six to seven times as many images take part.
     """
     source = as_source(images)
     shapes = (shape,) if isinstance(shape, str) else tuple(shape)

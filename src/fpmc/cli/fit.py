@@ -31,7 +31,7 @@ class Config(SourceOptions):
     gaussian: bool = True                           # the Wiener filter takes part
     temperatures: tuple[float, ...] | None = None   # of whole images beside the optimal denoiser; none: the preset's
     around: tuple[float, ...] | None = None         # q outside of squares, which come again; none: chosen by level
-    moved: bool = False                             # copies, moved or turned, join the sources; five times as dear
+    moved: bool = False                             # copies, moved or turned, join the sources: 6 to 7 times the images
     maps: str | None = None                         # for the shape flex: a file of `fpmc maps`, or "wiener"
     per: Literal["group", "channel", "pixel"] = "group"     # one weight per size, or one for each channel or pixel
     sigmas: tuple[float, ...] = ()                  # noise levels; none: the 18-step EDM grid
