@@ -66,6 +66,7 @@ def test_bad_input_is_one_line(refused, tmp_path: Path):
     assert "shape (1, 8, 8)" in refused("reproduce", "table1", *files[2:], "--data", other)
     assert "max_size" in refused("reproduce", "table1", *files, "--max_size", 0)
     assert "dear_points 1: at least 2" in refused("reproduce", "fig-multiscale", *files, "--dear_points", 1)
+    assert "fit 15: at least 16" in refused("reproduce", "fig-multiscale", *files, "--fit", 15)
     assert not Path("runs").exists()                    # refused before anything is written
 
 

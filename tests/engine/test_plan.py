@@ -102,6 +102,15 @@ def test_dense_rows_are_a_matrix_product_even_beside_fused_kernels() -> None:
     assert (half.kernel, half.backend) == ("matrix", "torch")
 
 
+def test_a_few_rows_go_through_fused_kernels_however_dense() -> None:
+    """A matrix product of one row would write out all squared differences first."""
+    one = Precisions(torch.rand(1, 1, HEIGHT, WIDTH) + 0.5)
+    owner = Partition(torch.zeros(1, HEIGHT, WIDTH, dtype=torch.long), 1)
+    for group in (same(one), Group(one, owner, Source(images()))):
+        chosen = step(group, settings=Settings())
+        assert (chosen.kernel, chosen.backend) == ("rows", "numba")
+
+
 def test_what_may_be_passed_over_is_less_than_the_tolerance() -> None:
     """N images that far below the largest hold a share N·exp(−cut) of a posterior at most."""
     squares = Group(CENTRED, pixel(HEIGHT, WIDTH), Source(images()))

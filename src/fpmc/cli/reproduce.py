@@ -49,6 +49,7 @@ class Config(DataOptions):
     dear_points: int | None = None                  # of --points at most so many for ELS and Lukoianov
     dear_seeds: int | None = None                   # samples of these two
     synthetic: int | None = None                    # synthetic images at most, not the scale's
+    fit: int | None = None                          # noisy images per level that multi-scale weights are fitted on
     outdir: Path = Path("runs/reproduce")           # run directory to write or to go on with
     cache: Path | None = None                       # where results of steps are kept; none: --outdir/cache
     jobs: int | None = None                         # processes side by side; none: one per core, 8 at most; GPU: one
@@ -100,11 +101,12 @@ def _open(config: Config) -> tuple[Lab, list[Experiment]]:
     from fpmc.experiments.experiment import load
     from fpmc.experiments.lab import Lab
     from fpmc.experiments.scale import SCALES
+    from fpmc.fit import FOLDS
 
-    named = ("points", "seeds", "dear_points", "dear_seeds", "synthetic")
-    changes = {name: value for name in named if (value := getattr(config, name)) is not None}
-    if wrong := [f"{name} {value}" for name, value in changes.items() if value < 2]:
-        raise InputError(f"{wrong[0]}: at least 2 are needed")
+    least = dict.fromkeys(("points", "seeds", "dear_points", "dear_seeds", "synthetic"), 2) | {"fit": 2 * FOLDS}
+    changes = {name: value for name in least if (value := getattr(config, name)) is not None}
+    if wrong := [name for name, value in changes.items() if value < least[name]]:
+        raise InputError(f"{wrong[0]} {changes[wrong[0]]}: at least {least[wrong[0]]} are needed")
     lab = Lab.open(
         config.data, replace(SCALES[config.scale], **changes), network=config.network, reference=config.reference,
         held_out=config.held_out, maps=config.maps, dataset=config.dataset, max_size=config.max_size,

@@ -26,7 +26,7 @@ Backend = Literal["numba", "torch"]
 
 EXPANSION_ERROR = 1e-4                                  # nats the expanded form of ‖z − x‖² may be off by
 TOGETHER = 32                                           # sizes of squares at most: kernels mark them in bits
-FEW = 8                                                 # estimators whose whole means are kept
+FEW = 8                                                 # estimators: whole means are kept, dense rows streamed
 SHORT_ERROR = 1.5e-4                                    # nats that rows put together from others may be off by
 DENSE = 0.3                                             # share of entries from which a matrix product beats sparse rows
 
@@ -210,7 +210,7 @@ def _step(group: Group, task: Task, settings: Settings) -> Step:
         sparse = float(_entries(group.q, False, short) * passes * images)
         if respond == "mixed":
             sparse += _entries(group.r, True, True) * images
-        fused = fused and (sparse < DENSE * dense or respond == "means")
+        fused = fused and (sparse < DENSE * dense or length <= FEW)
         kernel, work, other = ("rows", sparse, dense) if fused else ("matrix", dense, sparse)
         row = 2 * dimension + 2 * length
         why = f"{group.q.entries / length:.1f} of {span} entries per row"
