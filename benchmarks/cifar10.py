@@ -22,7 +22,7 @@ from fpmc.collection import FPMC, Collection
 from fpmc.data import load_images
 from fpmc.images import ImageSet
 from fpmc.precision import Vectors
-from fpmc.response import SameAsQ
+from fpmc.response import Partition, SameAsQ
 from fpmc.response import Vectors as ResponseVectors
 
 
@@ -51,6 +51,14 @@ def soft(images: ImageSet) -> FPMC:
     return FPMC(Collection(Vectors(q), ResponseVectors(q.sqrt()), images), name="soft Q and R")
 
 
+def soft_whole(images: ImageSet) -> FPMC:
+    """One soft q that answers for all, as fine-tuning makes it where the noise is strong."""
+    _, height, width = images.shape
+    q = Vectors(torch.rand(1, 1, height, width, generator=torch.Generator().manual_seed(0)) + 0.5)
+    whole = Partition(torch.zeros(1, height, width, dtype=torch.long), 1)
+    return FPMC(Collection(q, whole, images), name="soft Q, whole images")
+
+
 Case = tuple[str, Callable[[ImageSet], FPMC], list[float]]
 CASES: list[Case] = [("optimal", presets.optimal, [80, 1.09, 0.14, 0.002])]
 for size, sigma in ((3, 0.14), (7, 1.09), (15, 3.26), (31, 12.9)):
@@ -63,6 +71,7 @@ CASES.append(("lukoianov", presets.lukoianov, [0.14, 3.26, 12.9, 80]))
 for size, sigma in ((3, 0.14), (9, 1.09)):
     CASES.append((f"els{size}", partial(presets.els, schedule=size), [sigma]))
 CASES.append(("soft", soft, [1.09]))
+CASES.append(("whole", soft_whole, [40.8]))
 
 
 def main() -> None:
