@@ -17,13 +17,12 @@ from pathlib import Path
 import torch
 
 from fpmc import presets
-from fpmc.benchmark import benchmark, best_of, measure_machine
-from fpmc.collection import FPMC, Collection
+from fpmc.core.collection import FPMC, Collection
+from fpmc.core.precision import Precisions
+from fpmc.core.response import Partition, Responses, SameAsQ
 from fpmc.data import load_images
 from fpmc.images import ImageSet
-from fpmc.precision import Vectors
-from fpmc.response import Partition, SameAsQ
-from fpmc.response import Vectors as ResponseVectors
+from fpmc.study.bench import benchmark, best_of, measure_machine
 
 
 def discs(images: ImageSet, radius: float) -> FPMC:
@@ -31,7 +30,7 @@ def discs(images: ImageSet, radius: float) -> FPMC:
     _, height, width = images.shape
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     distance = (y.flatten()[:, None, None] - y) ** 2 + (x.flatten()[:, None, None] - x) ** 2
-    q = Vectors((distance <= radius**2)[:, None])
+    q = Precisions((distance <= radius**2)[:, None])
     return FPMC(Collection(q, SameAsQ(q), images), name=f"PSPC-Flex, {q.entries / len(q):.0f} pixels")
 
 
@@ -48,13 +47,13 @@ def soft(images: ImageSet) -> FPMC:
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     distance = (y.flatten()[:, None, None] - y) ** 2 + (x.flatten()[:, None, None] - x) ** 2
     q = torch.exp(-distance / 20.0)[:, None] + 1e-3
-    return FPMC(Collection(Vectors(q), ResponseVectors(q.sqrt()), images), name="soft Q and R")
+    return FPMC(Collection(Precisions(q), Responses(q.sqrt()), images), name="soft Q and R")
 
 
 def soft_whole(images: ImageSet) -> FPMC:
     """One soft q that answers for all, as fine-tuning makes it where the noise is strong."""
     _, height, width = images.shape
-    q = Vectors(torch.rand(1, 1, height, width, generator=torch.Generator().manual_seed(0)) + 0.5)
+    q = Precisions(torch.rand(1, 1, height, width, generator=torch.Generator().manual_seed(0)) + 0.5)
     whole = Partition(torch.zeros(1, height, width, dtype=torch.long), 1)
     return FPMC(Collection(q, whole, images), name="soft Q, whole images")
 

@@ -14,8 +14,8 @@ import argparse
 import torch
 
 from fpmc import FPMC, load_network, presets
-from fpmc.calibrate import forward_points
 from fpmc.data import load_images
+from fpmc.learn.calibrate import forward_points
 from fpmc.metrics import standard_error
 from fpmc.networks import sensitivity_maps
 

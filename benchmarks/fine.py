@@ -14,8 +14,8 @@ import torch
 from multiscale_trials import BATCH, judge
 
 from fpmc import Source, load_network, presets
-from fpmc.calibrate import forward_points
 from fpmc.data import load_images
+from fpmc.learn.calibrate import forward_points
 
 SIZES = (3, 5, 7)
 TEMPERATURES = (1.25, 1.5, 2.0)

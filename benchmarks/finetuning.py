@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from timing import seconds
 
+from fpmc.core.precision import Squares
+from fpmc.core.sources import Source
 from fpmc.engine.gradients import Fixed, dense_gradients, loss_and_gradients, route
 from fpmc.images import ImageSet
-from fpmc.precision import Squares
-from fpmc.sources import Source
 
 SIGMA = 1.0
 

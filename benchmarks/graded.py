@@ -15,10 +15,11 @@ from multiscale_trials import BATCH, judge
 from torch import Tensor
 
 from fpmc import Collection, Source, load_network, presets
-from fpmc.calibrate import forward_points
+from fpmc.core.precision import Precisions, Squares
+from fpmc.core.response import SameAsQ
 from fpmc.data import load_images
-from fpmc.precision import Squares, Vectors
-from fpmc.response import SameAsQ
+from fpmc.learn.calibrate import forward_points
+from fpmc.methods.multiscale import HALF
 
 LENGTHS = (1.5, 3.0, 6.0)
 
@@ -43,7 +44,7 @@ def main() -> None:
     network, base = load_network(f"{options.data}-ddpmpp"), presets.multiscale(source)
     _, height, width = source.shape
     for sigma in options.sigmas:
-        around = sigma**2 / (sigma**2 + presets.HALF)
+        around = sigma**2 / (sigma**2 + HALF)
         names, graded = [], []
         for size in (3, 5):
             squares = Squares(size, height, width, inside=True, stride=2)
@@ -51,7 +52,7 @@ def main() -> None:
                 for share in (0.0, around / 3, around / 1.5):
                     q = share + (1 - share) * torch.exp(-distances(squares) / length)
                     names.append(f"square {size}, λ = {length:g}, c = {share:.3f}")
-                    graded += Collection(Vectors(q), SameAsQ(squares), source).groups
+                    graded += Collection(Precisions(q), SameAsQ(squares), source).groups
         both, first = Collection.of(*base.at(sigma).groups, *graded), len(base.at(sigma).groups)
         tables = []
         with torch.no_grad():

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from fpmc import compare, sample
-from fpmc.experiments import steps
-from fpmc.experiments.graph import Cache, Results, run
-from fpmc.experiments.lab import Lab
-from fpmc.experiments.methods import build, table_rows
-from fpmc.experiments.scale import SCALES
 from fpmc.metrics import paired
 from fpmc.process import Denoiser
+from fpmc.study.graph import Cache, Results, run
+from fpmc.study.lab import Lab
+from fpmc.study.methods import build, table_rows
+from fpmc.study.paper import steps
+from fpmc.study.scale import SCALES
 
 SIGMAS = (19.4, 8.4, 3.26, 1.09, 0.296)
 

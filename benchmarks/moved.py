@@ -15,9 +15,9 @@ import torch
 from multiscale_trials import BATCH, judge
 
 from fpmc import load_network, presets
-from fpmc.calibrate import forward_points
 from fpmc.data import load_images
-from fpmc.fit import labels
+from fpmc.learn.calibrate import forward_points
+from fpmc.learn.fit import labels
 
 COPIES = ("moved", "moved alone", "turned")
 

@@ -16,7 +16,7 @@ from timing import seconds
 
 from fpmc import FPMC, presets, reference
 from fpmc.data import load_images
-from fpmc.fit import weigh
+from fpmc.learn.fit import weigh
 
 SIGMAS = (0.296, 1.09, 3.26)
 SIZES = (3, 5, 8, 12, 20)                               # beside the whole image

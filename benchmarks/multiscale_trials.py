@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from fpmc import Collection, Source, load_network, presets
-from fpmc.calibrate import forward_points
+from fpmc.core.precision import Squares
 from fpmc.data import load_images
-from fpmc.fit import FOLDS, least_squares
 from fpmc.images import ImageSet
-from fpmc.precision import Squares
-from fpmc.wiener import fit_gaussian
+from fpmc.learn.calibrate import forward_points
+from fpmc.learn.fit import FOLDS, least_squares
+from fpmc.methods.multiscale import AROUND
+from fpmc.methods.wiener import fit_gaussian
 
 BATCH = 16
 TEMPERATURES = (1.25, 1.5, 2.0, 3.0)
@@ -94,7 +95,7 @@ def main() -> None:
     squares = presets.multiscale(source, temperatures=(), around=(), gaussian=False)
     masks = {shape: presets.multiscale(source, shape=shape, temperatures=(), gaussian=False)
              for shape in ("flex", "lukoianov")}
-    whole = presets.multiscale(source, around=presets.AROUND).at(1.0).groups
+    whole = presets.multiscale(source, around=AROUND).at(1.0).groups
     surrounded = Collection.of(*(group for group in whole if isinstance(group.q, Squares) and group.q.around))
     optimal, cloud = presets.optimal(source), Cloud(source, images)
 

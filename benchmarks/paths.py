@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fpmc.calibrate import forward_points, trajectory_points
-from fpmc.experiments import steps
-from fpmc.experiments.graph import Cache, Results, run
-from fpmc.experiments.lab import Lab
-from fpmc.experiments.methods import REFERENCE, build, table_rows
-from fpmc.experiments.scale import SCALES
+from fpmc.learn.calibrate import forward_points, trajectory_points
 from fpmc.metrics import standard_error
+from fpmc.study.graph import Cache, Results, run
+from fpmc.study.lab import Lab
+from fpmc.study.methods import REFERENCE, build, table_rows
+from fpmc.study.paper import steps
+from fpmc.study.scale import SCALES
 
 SIGMAS = (8.4, 5.3, 3.26, 1.92, 1.09, 0.585, 0.296, 0.14)
 

@@ -14,8 +14,8 @@ import torch
 from multiscale_trials import BATCH, judge
 
 from fpmc import Collection, Source, load_network, presets
-from fpmc.calibrate import forward_points
 from fpmc.data import load_images
+from fpmc.learn.calibrate import forward_points
 
 SIZES = (3, 5, 9, 13)
 SHARES = (0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.3, 0.45, 0.6)

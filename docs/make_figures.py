@@ -14,8 +14,8 @@ from torch import Tensor
 
 import fpmc
 from fpmc.files import atomic
+from fpmc.methods.wiener import fit_gaussian, wiener_matrix
 from fpmc.report.grid import image_grid
-from fpmc.wiener import fit_gaussian, wiener_matrix
 
 FIGURES = Path(__file__).parent / "figures"
 SIGMAS = (3.26, 1.09, 0.296)

@@ -14,7 +14,7 @@ import torch
 import tyro
 
 import fpmc
-from fpmc.finetuning import Progress
+from fpmc.learn.finetune import Progress
 from fpmc.report.grid import image_grid
 
 

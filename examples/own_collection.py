@@ -12,9 +12,9 @@ import torch
 import tyro
 
 import fpmc
-from fpmc.precision import Full, Squares
-from fpmc.response import SameAsQ, Vectors
-from fpmc.wiener import fit_gaussian
+from fpmc.core.precision import Full, Squares
+from fpmc.core.response import Responses, SameAsQ
+from fpmc.methods.wiener import fit_gaussian
 
 
 def main(
@@ -31,7 +31,7 @@ def main(
         return fpmc.Group(q, SameAsQ(q), source)
 
     whole = Full(height, width)
-    linear = fpmc.Group(whole, Vectors(torch.full((1, 1, height, width), 20.0)), fit_gaussian(source))
+    linear = fpmc.Group(whole, Responses(torch.full((1, 1, height, width), 20.0)), fit_gaussian(source))
     small, large = squares(11), squares(19)
     choices = {"11×11": [small], "19×19": [large], "both": [small, large], "both and N(μ, Σ)": [small, large, linear]}
 

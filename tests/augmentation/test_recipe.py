@@ -9,11 +9,11 @@ import torch
 
 from fpmc import presets
 from fpmc.augmentation import augment, from_recipe
-from fpmc.collection import FPMC
+from fpmc.core.collection import FPMC
+from fpmc.core.sources import Source
 from fpmc.data import load_images
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
-from fpmc.sources import Source
 
 
 @pytest.fixture

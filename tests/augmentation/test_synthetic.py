@@ -9,10 +9,10 @@ from torch import nn
 from fpmc import presets
 from fpmc.augmentation import augment
 from fpmc.augmentation.synthetic import ROOM, Kept
+from fpmc.core.sources import Source
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 from fpmc.sampling import initial_noise, sample
-from fpmc.sources import Source
 
 
 @pytest.fixture(autouse=True)

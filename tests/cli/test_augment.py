@@ -11,11 +11,11 @@ import torch
 from fpmc import augmentation, presets
 from fpmc.augmentation import augment
 from fpmc.cli import options
+from fpmc.core.sources import Source
 from fpmc.data import load_images
 from fpmc.metrics import load_samples
 from fpmc.networks import EDMPrecond, save_network
 from fpmc.sampling import sample
-from fpmc.sources import Source
 
 QUICK = ("--steps", 3, "--denoiser", "ls:schedule=3", "--seeds=0-2")
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.tiny import SETTINGS, TINY, small_files, small_network, smooth_images
 from fpmc.data.packing import pack
-from fpmc.experiments import EXPERIMENTS
-from fpmc.experiments.scale import SCALES
 from fpmc.networks import save_maps
 from fpmc.networks.maps import SensitivityMaps
+from fpmc.study.paper import EXPERIMENTS
+from fpmc.study.scale import SCALES
 from networks.edm_pickle import edm_pickle
+from study.tiny import SETTINGS, TINY, small_files, small_network, smooth_images
 
 LAPTOP = SCALES["laptop"]
 SCRIPT = """
@@ -28,8 +28,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import torch
 torch.set_num_threads(1)
-from experiments.tiny import TINY
-from fpmc.experiments.scale import SCALES
+from study.tiny import TINY
+from fpmc.study.scale import SCALES
 SCALES["laptop"] = TINY
 from fpmc.cli import main
 sys.exit(main(sys.argv[2:]))

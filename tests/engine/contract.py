@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.problems import QUERIES, SIGMAS, SOURCES, Problem, close, problems, queries_and_responses, truth
-from fpmc.collection import FPMC, Collection
+from fpmc.core.collection import FPMC, Collection
+from fpmc.core.group import Group
+from fpmc.core.precision import Full
+from fpmc.core.response import SameAsQ
+from fpmc.core.sources import Gaussian, Source, Translations
 from fpmc.engine import Settings
-from fpmc.group import Group
 from fpmc.images import ImageSet
-from fpmc.precision import Full
-from fpmc.response import SameAsQ
-from fpmc.sources import Gaussian, Source, Translations
-from fpmc.wiener import fit_gaussian
+from fpmc.methods.wiener import fit_gaussian
 
 VALUES = 1e-4                                           # float32 against the float64 truth
 ROUNDING = 2e-5                                         # float32 against itself, summed in another order

@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fpmc import reference
-from fpmc.collection import Collection
-from fpmc.group import Group
+from fpmc.core.collection import Collection
+from fpmc.core.group import Group
+from fpmc.core.precision import Full, Precision, Precisions, Squares
+from fpmc.core.response import Partition, Response, Responses, SameAsQ, pixel
+from fpmc.core.sources import Gaussian, Source, Translations
 from fpmc.images import ImageSet
-from fpmc.precision import Full, Precision, Squares
-from fpmc.precision import Vectors as Precisions
-from fpmc.response import Partition, Response, SameAsQ, pixel
-from fpmc.response import Vectors as Responses
-from fpmc.sources import Gaussian, Source, Translations
-from fpmc.wiener import fit_gaussian
+from fpmc.methods.wiener import fit_gaussian
 
 TELLS_APART = 0.1                                       # σ from which float32 tells images apart that are far from z
 SIGMAS = (0.002, 0.06, 0.3, 1.1, 5.3, 80.0)

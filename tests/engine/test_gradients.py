@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from fpmc import reference
+from fpmc.core.precision import Squares
+from fpmc.core.response import one_hot, pixel
+from fpmc.core.sources import Source
 from fpmc.engine import gradients, sparse_gradients
 from fpmc.engine.gradients import Fixed, loss_and_gradients, route
 from fpmc.images import ImageSet
-from fpmc.precision import Squares
-from fpmc.response import one_hot, pixel
-from fpmc.sources import Source
 
 CHANNELS, HEIGHT, WIDTH = 3, 5, 4
 KINDS = {

@@ -15,7 +15,9 @@ from numba import njit
 from engine.contract import EngineContract
 from engine.problems import Problem, close, problems, truth
 from fpmc import presets
-from fpmc.collection import Collection
+from fpmc.core.collection import Collection
+from fpmc.core.precision import Precisions, Squares
+from fpmc.core.response import SameAsQ, pixel
 from fpmc.engine import Settings, Task, plan
 from fpmc.engine.boxes import patches, spread, windows
 from fpmc.engine.lanes import lay_out
@@ -23,8 +25,6 @@ from fpmc.engine.sparse import DEEPEST, EVERYTHING, build
 from fpmc.engine.vector import KERNEL, LANES, exp, load, store
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
-from fpmc.precision import Squares, Vectors
-from fpmc.response import SameAsQ, pixel
 
 
 class TestNumba(EngineContract):
@@ -153,7 +153,7 @@ def test_rows_as_differences_equal_rows(respond: str) -> None:
     images = ImageSet((127.5 + 50 * torch.randn(50, 3, 14, 13, generator=random)).clip(0, 255).byte())
     y, x = torch.meshgrid(torch.arange(14), torch.arange(13), indexing="ij")
     distance = (y.flatten()[:, None, None] - y) ** 2 + (x.flatten()[:, None, None] - x) ** 2
-    discs = Vectors((distance <= 20)[:, None])
+    discs = Precisions((distance <= 20)[:, None])
     collection = Collection(discs, pixel(14, 13) if respond == "owned" else SameAsQ(discs), images)
     z = images.scaled(slice(3)) + 2.0 * torch.randn(3, 3, 14, 13, generator=random)
     step = collection.plan(Task(2.0)).steps[0]
@@ -172,7 +172,7 @@ def test_large_masks_are_differences_where_the_noise_is_left_out(sigma: float) -
     images = ImageSet((127.5 + 50 * torch.randn(50, 3, 32, 32, generator=random)).clip(0, 255).byte())
     y, x = torch.meshgrid(torch.arange(32), torch.arange(32), indexing="ij")
     distance = (y.flatten()[:, None, None] - y) ** 2 + (x.flatten()[:, None, None] - x) ** 2
-    discs = Vectors((distance <= 300)[::4, None].expand(-1, 3, -1, -1))
+    discs = Precisions((distance <= 300)[::4, None].expand(-1, 3, -1, -1))
     collection = Collection(discs, SameAsQ(discs), images)
     z = images.scaled(slice(3)) + sigma * torch.randn(3, 3, 32, 32, generator=random)
     step = collection.plan(Task(sigma)).steps[0]
@@ -184,7 +184,7 @@ def test_large_masks_are_differences_where_the_noise_is_left_out(sigma: float) -
 def test_masks_fuller_than_half_are_the_sum_less_what_they_lack() -> None:
     random = torch.Generator().manual_seed(0)
     images = ImageSet((127.5 + 50 * torch.randn(40, 1, 9, 9, generator=random)).clip(0, 255).byte())
-    full = Vectors(torch.rand(81, 1, 9, 9, generator=random) < 0.95)
+    full = Precisions(torch.rand(81, 1, 9, 9, generator=random) < 0.95)
     rows = build(full.values.flatten(1), True)
     assert (rows.bases == EVERYTHING).any()
     assert len(rows.places) < 0.15 * full.entries

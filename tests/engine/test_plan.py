@@ -10,13 +10,11 @@ from torch import Tensor
 
 from engine.problems import close, truth
 from fpmc import Collection, Group, ImageSet, InputError, presets
+from fpmc.core.precision import Full, Precision, Precisions, Squares
+from fpmc.core.response import Partition, Responses, SameAsQ, pixel
+from fpmc.core.sources import Source, Translations
 from fpmc.engine import Plan, Settings, Step, Task, make_plan
-from fpmc.precision import Full, Precision, Squares
-from fpmc.precision import Vectors as Precisions
-from fpmc.response import Partition, SameAsQ, pixel
-from fpmc.response import Vectors as Responses
-from fpmc.sources import Source, Translations
-from fpmc.wiener import fit_gaussian
+from fpmc.methods.wiener import fit_gaussian
 
 CHANNELS, HEIGHT, WIDTH = 3, 8, 8
 TORCH = Settings(backend="torch")

@@ -9,7 +9,7 @@ import torch
 
 from engine.contract import DifferentiableContract, EngineContract
 from fpmc import Collection, ImageSet, presets
-from fpmc.collection import FPMC
+from fpmc.core.collection import FPMC
 from fpmc.engine import torch_kernels
 
 

@@ -12,11 +12,11 @@ from safetensors import safe_open
 
 from fpmc.data import load_images
 from fpmc.images import ImageSet
+from fpmc.methods.schedules import resolve
+from fpmc.methods.table1 import flex_masks, wiener
 from fpmc.networks import SHIPPED, load_maps, load_network
 from fpmc.networks.shipped import MAPS, WEIGHTS
 from fpmc.networks.training import validate
-from fpmc.presets import flex_masks, wiener
-from fpmc.schedules import resolve
 
 FASHION = [name for name in SHIPPED if name.startswith("fashion")]
 MAPPED = sorted(path.stem for path in MAPS.glob("*.safetensors"))

@@ -10,9 +10,9 @@ from fpmc.augmentation.augmented import Augmented
 from fpmc.augmentation.kinds import KINDS, MOVES, TURNS, Kind, normal, register, uniform
 from fpmc.augmentation.recipe import from_recipe
 from fpmc.augmentation.synthetic import Synthetic, synthesize
+from fpmc.core.sources import Source
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
-from fpmc.sources import Source
 
 SAMPLING = ("network", "steps", "batch", "device")      # settings of synthetic images
 __all__ = [

@@ -13,7 +13,7 @@ from fpmc.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fpmc.benchmark import Cost
+    from fpmc.study.bench import Cost
 
 HEADERS = ("method", "sigma", "kernel", "L", "s/image", "GEMMs", "error", "MiB", "GFLOP/s", "× dense")
 
@@ -39,10 +39,10 @@ def main(args: list[str]) -> None:
     if networks := [spec.text for spec in specs if spec.loaded is not None]:
         raise InputError(f"{networks[0]} is a network; bench measures analytic denoisers")
 
-    from fpmc.benchmark import benchmark, measure_machine
     from fpmc.data import load_images
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import markdown, plain
+    from fpmc.study.bench import benchmark, measure_machine
 
     images = config.images()
     try:

@@ -12,7 +12,7 @@ from fpmc.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fpmc.calibrate import Calibration
+    from fpmc.learn.calibrate import Calibration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,13 @@ def main(args: list[str]) -> None:
     config = parse(Config, args, "calibrate")
 
     from fpmc import presets
-    from fpmc.calibrate import calibrate, calibration
+    from fpmc.core.sources import Source
     from fpmc.data import load_images
+    from fpmc.learn.calibrate import calibrate, calibration
     from fpmc.networks import load_network
     from fpmc.process import edm_grid
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import markdown, plain
-    from fpmc.sources import Source
 
     images, network = config.images(), load_network(config.network)
     try:

@@ -16,9 +16,9 @@ from fpmc.errors import InputError
 from fpmc.networks.shipped import SHIPPED, weights_of
 
 if TYPE_CHECKING:
+    from fpmc.core.sources import Source
     from fpmc.images import ImageSet
     from fpmc.process import Denoiser
-    from fpmc.sources import Source
 
 TABLE1 = ("optimal", "wiener", "ls", "els", "pspc_square", "pspc_flex", "lukoianov")
 PRESETS = (*TABLE1, "multiscale")
@@ -38,8 +38,8 @@ class Spec:
         if self.loaded is not None:
             return self.loaded
         if self.name not in PRESETS:
-            from fpmc.collection import FPMC
-            from fpmc.sources import Source
+            from fpmc.core.collection import FPMC
+            from fpmc.core.sources import Source
 
             return FPMC.from_pretrained(self.name, images=images.parts[0] if isinstance(images, Source) else images)
         from fpmc import presets
@@ -90,7 +90,7 @@ def parse_spec(text: str) -> Spec:
 
 def _load(text: str) -> Denoiser | None:
     """A network or a saved FPMC; None if the images of the latter must be given."""
-    from fpmc.collection import FPMC
+    from fpmc.core.collection import FPMC
     from fpmc.networks import load_network
 
     if (Path(text) / "model.safetensors").is_file():

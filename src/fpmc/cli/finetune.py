@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from fpmc.collection import FPMC
-    from fpmc.finetuning import Level, Progress, Recipe
+    from fpmc.core.collection import FPMC
     from fpmc.images import ImageSet
+    from fpmc.learn.finetune import Level, Progress, Recipe
     from fpmc.process import Denoiser
     from fpmc.report.run import RunDirectory
 
@@ -82,9 +82,9 @@ class Setting:
 
     @classmethod
     def of(cls, config: Config) -> Setting:
-        from fpmc.collection import FPMC
+        from fpmc.core.collection import FPMC
         from fpmc.data import load_images
-        from fpmc.finetuning import LAPTOP, Recipe
+        from fpmc.learn.finetune import LAPTOP, Recipe
         from fpmc.networks import load_network
 
         recipe = replace(LAPTOP if config.preset == "laptop" else Recipe(), learn=config.learn, seed=config.seed)
@@ -107,7 +107,7 @@ class Setting:
         return self.path / f"level-{index:02}.pt"
 
     def start(self, index: int) -> Level:
-        from fpmc.finetuning import Level
+        from fpmc.learn.finetune import Level
         from fpmc.process import edm_grid
 
         sigma = edm_grid()[index].item()
@@ -116,7 +116,7 @@ class Setting:
     def learn(self, index: int) -> Iterator[tuple[int, Progress | str]]:
         """Learn one level, with a record for each step and a line at the end; its files are in the run directory."""
         from fpmc.files import atomic
-        from fpmc.finetuning import train_level
+        from fpmc.learn.finetune import train_level
 
         level = self.start(index)
         before = level.log_q.exp().cpu(), level.log_r.exp().cpu()
@@ -158,7 +158,7 @@ def _conclude(config: Config, setting: Setting, run: RunDirectory) -> None:
     from math import nan
     from statistics import median
 
-    from fpmc.collection import FPMC
+    from fpmc.core.collection import FPMC
     from fpmc.process import edm_grid
     from fpmc.report.table import markdown, plain
 

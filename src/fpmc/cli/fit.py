@@ -14,7 +14,7 @@ from fpmc.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fpmc.fit import Fit
+    from fpmc.learn.fit import Fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,9 @@ def main(args: list[str]) -> None:
     import torch
 
     from fpmc import presets
-    from fpmc.collection import FPMC
-    from fpmc.fit import fit_level, labels, weigh
+    from fpmc.core.collection import FPMC
+    from fpmc.learn.fit import fit_level, labels, weigh
+    from fpmc.methods.multiscale import TEMPERATURES
     from fpmc.networks import load_network
     from fpmc.networks.mapfile import load_maps
     from fpmc.process import edm_grid
@@ -65,7 +66,7 @@ def main(args: list[str]) -> None:
         shape=config.shape,
         sizes=config.sizes or None,
         gaussian=config.gaussian,
-        temperatures=presets.TEMPERATURES if config.temperatures is None else config.temperatures,
+        temperatures=TEMPERATURES if config.temperatures is None else config.temperatures,
         around=config.around,
         moved=config.moved,
         maps=config.maps if config.maps in (None, "wiener") else load_maps(config.maps),  # pyright: ignore
@@ -119,7 +120,7 @@ def main(args: list[str]) -> None:
 def _read(path: Path) -> Fit:
     import torch
 
-    from fpmc.fit import Fit
+    from fpmc.learn.fit import Fit
 
     try:
         return Fit(**torch.load(path, weights_only=True))

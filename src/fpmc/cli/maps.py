@@ -28,11 +28,11 @@ def main(args: list[str]) -> None:
     import torch
 
     from fpmc.data import load_images
+    from fpmc.methods.schedules import resolve
     from fpmc.networks import load_network, save_maps, sensitivity_maps
     from fpmc.report.grid import image_grid
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import plain
-    from fpmc.schedules import resolve
 
     images, net = load_images(config.data), load_network(config.network, device=config.device)
     column = resolve(None, "pspc_flex", images.shape)

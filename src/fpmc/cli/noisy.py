@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fpmc.cli.denoise import Config
+    from fpmc.core.sources import Source
     from fpmc.process import Denoiser
     from fpmc.report.run import RunDirectory
-    from fpmc.sources import Source
 
 STEP = 1.6                          # ratio of neighbouring noise levels the weights are fitted at
 FITTED_ON = 128                     # training images noised for the fit, at each level
@@ -29,10 +29,10 @@ def denoise_noisy(config: Config, path: str) -> None:
     import torch
 
     from fpmc.cli.denoise import dimmed
+    from fpmc.methods.wiener import estimate_sigma, fit_gaussian
     from fpmc.metrics import load_samples
     from fpmc.report.grid import image_grid, to_picture
     from fpmc.report.run import RunDirectory
-    from fpmc.wiener import estimate_sigma, fit_gaussian
 
     if config.input is not None:
         raise InputError(f"give noisy images ({path}) or clean ones (--input {config.input}), not both")
@@ -72,7 +72,7 @@ def denoise_noisy(config: Config, path: str) -> None:
 
 def fitted(source: Source, sigmas: Sequence[float], run: RunDirectory) -> Denoiser:
     """A multi-scale collection for these noise levels, its weights fitted on the training images themselves."""
-    from fpmc.fit import Fit, fit_response
+    from fpmc.learn.fit import Fit, fit_response
     from fpmc.presets import multiscale
 
     low, high = min(sigmas), max(sigmas)

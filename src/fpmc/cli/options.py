@@ -17,8 +17,8 @@ from fpmc.cli.denoisers import read_value
 from fpmc.errors import InputError
 
 if TYPE_CHECKING:
+    from fpmc.core.sources import Source
     from fpmc.images import ImageSet
-    from fpmc.sources import Source
 
 C = TypeVar("C")
 MOST_SEEDS = 1_000_000
@@ -57,7 +57,7 @@ class SourceOptions(DataOptions):
                 raise InputError(f"--augment {self.augment[0]} adds to training images, and no denoiser here uses them")
             return None
         from fpmc.augmentation import Augmented, augment
-        from fpmc.sources import Source
+        from fpmc.core.sources import Source
 
         source = Source(images)
         for text in self.augment:

@@ -14,14 +14,14 @@ import tyro
 
 from fpmc.cli.options import DataOptions, parse
 from fpmc.errors import InputError
-from fpmc.experiments import EXPERIMENTS, choose
+from fpmc.study.paper import EXPERIMENTS, choose
 
 if TYPE_CHECKING:
-    from fpmc.experiments.experiment import Experiment
-    from fpmc.experiments.graph import Cache
-    from fpmc.experiments.lab import Lab
-    from fpmc.experiments.reproduce import Forecast
     from fpmc.report.run import RunDirectory
+    from fpmc.study.experiment import Experiment
+    from fpmc.study.graph import Cache
+    from fpmc.study.lab import Lab
+    from fpmc.study.reproduce import Forecast
 
 MOST_JOBS = 8                                       # a step may take a gigabyte
 OWN = ("names", "list", "dry_run", "outdir", "cache", "jobs")  # these decide no number
@@ -71,10 +71,10 @@ def main(args: list[str]) -> None:
 
     import torch
 
-    from fpmc.experiments.graph import Cache
-    from fpmc.experiments.reproduce import forecast, reproduce
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import plain
+    from fpmc.study.graph import Cache
+    from fpmc.study.reproduce import forecast, reproduce
 
     cores = torch.get_num_threads()
     jobs = config.jobs or (min(cores, MOST_JOBS) if config.device == "cpu" else 1)
@@ -98,10 +98,10 @@ def main(args: list[str]) -> None:
 
 def _open(config: Config) -> tuple[Lab, list[Experiment]]:
     """What the settings ask for; what cannot be used is refused here."""
-    from fpmc.experiments.experiment import load
-    from fpmc.experiments.lab import Lab
-    from fpmc.experiments.scale import SCALES
-    from fpmc.fit import FOLDS
+    from fpmc.learn.fit import FOLDS
+    from fpmc.study.experiment import load
+    from fpmc.study.lab import Lab
+    from fpmc.study.scale import SCALES
 
     least = dict.fromkeys(("points", "seeds", "dear_points", "dear_seeds", "synthetic"), 2) | {"fit": 2 * FOLDS}
     changes = {name: value for name in least if (value := getattr(config, name)) is not None}
@@ -127,7 +127,7 @@ def _side_by_side(
     import torch
 
     from fpmc.cli.jobs import share
-    from fpmc.experiments.reproduce import predicted, steps_of
+    from fpmc.study.reproduce import predicted, steps_of
 
     seconds, done = predicted(lab, steps_of(experiments), cache), 0.0
     for key, name, spent in share(_worker, config, range(jobs), jobs=jobs, threads=torch.get_num_threads()):
@@ -137,9 +137,9 @@ def _side_by_side(
 
 
 def _worker(config: Config) -> Callable[[int], Iterator[tuple[str, str, float]]]:
-    from fpmc.experiments.graph import Cache, Results
-    from fpmc.experiments.graph import run as run_steps
-    from fpmc.experiments.reproduce import steps_of
+    from fpmc.study.graph import Cache, Results
+    from fpmc.study.graph import run as run_steps
+    from fpmc.study.reproduce import steps_of
 
     lab, experiments = _open(config)
 
@@ -153,8 +153,8 @@ def _worker(config: Config) -> Callable[[int], Iterator[tuple[str, str, float]]]
 
 def table_of(steps: list[Forecast], jobs: int) -> str:
     """The forecast as a table: each kind of step in one process, and all of them in so many processes."""
-    from fpmc.experiments.reproduce import clock
     from fpmc.report.table import plain
+    from fpmc.study.reproduce import clock
 
     rows = [
         (step.kind, str(step.units), str(step.cached), clock(step.seconds), f"{step.memory / 2**20:,.0f} MiB")

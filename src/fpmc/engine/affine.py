@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fpmc.core.group import Group
+from fpmc.core.precision import Full
+from fpmc.core.sources import Gaussian
 from fpmc.engine.plan import Step
-from fpmc.group import Group
-from fpmc.precision import Full
-from fpmc.sources import Gaussian
 
 
 def numerator(group: Group, step: Step, z: Tensor, sigma: float) -> Tensor:

@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fpmc.core.group import Group
+from fpmc.core.precision import Precisions, Squares
+from fpmc.core.response import Partition
+from fpmc.core.sources import Source, Translations
 from fpmc.engine import lanes
 from fpmc.engine.plan import Step
 from fpmc.engine.sparse import Sparse, build
 from fpmc.engine.vector import LANES
-from fpmc.group import Group
 from fpmc.images import ImageSet
-from fpmc.precision import Squares, Vectors
-from fpmc.response import Partition
-from fpmc.sources import Source, Translations
 
 KEEP = 1 << 30                                          # bytes of images up to which their lane layout is kept
 STRETCH = 1 << 28                                       # bytes of images laid out at a time beyond that
@@ -160,7 +160,7 @@ def _sparse_rows(group: Group, short: bool) -> Sparse:
     """q by estimator."""
     if (kept := _rows.get(group)) is None or kept[0] != short:
         q = group.q
-        _rows[group] = short, build((q.values if isinstance(q, Vectors) else q.dense()).flatten(1), short)
+        _rows[group] = short, build((q.values if isinstance(q, Precisions) else q.dense()).flatten(1), short)
     return _rows[group][1]
 
 

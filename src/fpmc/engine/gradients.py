@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fpmc.core.sources import Source, scale
 from fpmc.engine.plan import has_numba
-from fpmc.sources import Source, scale
 
 SPARSE_COST = 3.0                                       # a multiply-add of a sparse row, in those of a matrix product
 CHUNK = 2048                                            # images at a time: what they need stays near the cache

@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from fpmc.core.group import Group
+from fpmc.core.precision import Full, Precision, Precisions, Squares
+from fpmc.core.response import Partition, Response, SameAsQ
+from fpmc.core.sources import Gaussian, Translations
 from fpmc.engine.sparse import DEEPEST, choose
 from fpmc.errors import InputError
-from fpmc.group import Group
-from fpmc.precision import Full, Precision, Squares, Vectors
-from fpmc.response import Partition, Response, SameAsQ
-from fpmc.sources import Gaussian, Translations
 
 Kernel = Literal["affine", "full", "boxes", "rows", "matrix", "shifts"]
 Respond = Literal["owned", "means", "mixed"]
@@ -283,7 +283,7 @@ def _entries(part: Precision | Response, by_column: bool, short: bool) -> int:
     """Entries of the sparse form, kept with what they belong to."""
     counts = _counted.setdefault(part, {})
     if short not in counts:
-        matrix = (part.values if isinstance(part, Vectors) else part.dense()).flatten(1)
+        matrix = (part.values if isinstance(part, Precisions) else part.dense()).flatten(1)
         counts[short] = choose(matrix.T if by_column else matrix, short)[1]
     return counts[short]
 

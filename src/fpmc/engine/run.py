@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fpmc.core.group import Group
+from fpmc.core.precision import Full
 from fpmc.engine import affine, torch_kernels
 from fpmc.engine.plan import Plan, Step
-from fpmc.group import Group
-from fpmc.precision import Full
 
 
 def denoise(groups: Sequence[Group], plan: Plan, z: Tensor, total: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fpmc.core.sources import Source, scale
 from fpmc.engine.gradients import Fixed, Gradients
 from fpmc.engine.lanes import NOTHING
 from fpmc.engine.tiles import WIDTH, step
-from fpmc.sources import Source, scale
 
 
 class Entries(NamedTuple):

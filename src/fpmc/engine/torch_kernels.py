@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from fpmc.core.group import Group
+from fpmc.core.precision import Squares
+from fpmc.core.response import Partition, SameAsQ
+from fpmc.core.sources import Source, Translations, scale
 from fpmc.engine.plan import Step
-from fpmc.group import Group
-from fpmc.precision import Squares
-from fpmc.response import Partition, SameAsQ
-from fpmc.sources import Source, Translations, scale
 
 Distance = Callable[[Tensor, Tensor], Tensor]           # z (B, C, H, W), x (n, C, H, W) -> (B, n, L)
 Mixer = Callable[[Tensor], Tensor]                      # posteriors (B, n, L) -> Σ_ℓ r_ℓ p_ℓ (B, n, C or 1, H, W)

@@ -1,0 +1,189 @@
+"""Table 1 of the paper, one short function per row: every method as a choice of (Q, R, V)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fpmc.core.collection import FPMC, Collection
+from fpmc.core.precision import Full, Precision, Precisions, Squares
+from fpmc.core.response import SameAsQ, one_hot, pixel
+from fpmc.core.sources import Gaussian, Source, Translations, as_source
+from fpmc.errors import InputError
+from fpmc.images import ImageSet
+from fpmc.methods.schedules import Schedule, resolve
+from fpmc.methods.wiener import check_masking, fit_gaussian, lukoianov_masks, varies, wiener_matrix
+from fpmc.networks import load_maps
+from fpmc.networks.shipped import MAPS
+
+Images = ImageSet | Source
+Maps = Tensor | Mapping[float, Tensor]
+LEVELS = 64                                             # noise levels whose masks are kept
+
+
+def optimal(images: Images) -> FPMC:
+    """The posterior mean of the data (Eq. "emp_pmean"): q = r = 1, ν = p_D."""
+    source = as_source(images)
+    full = Full(*source.shape[1:])
+    return FPMC(Collection(full, SameAsQ(full), source), name="Optimal")
+
+
+def wiener(images: Images) -> FPMC:
+    """The optimal linear denoiser (App. A.3): q = r = 1, ν = N(μ, Σ) with the data's mean and covariance."""
+    source = as_source(images)
+    full = Full(*source.shape[1:])
+    return FPMC(Collection(full, SameAsQ(full), fit_gaussian(source)), name="Wiener")
+
+
+def ls(images: Images, *, schedule: Schedule = None) -> FPMC:
+    """The local score machine (App. A.2.1): squares cut at the border, each answering for its centre pixel."""
+    source = as_source(images)
+    respond = pixel(*source.shape[1:])
+    return _by_size("LS", "ls", source, schedule, False, lambda q: Collection(q, respond, source))
+
+
+def els(images: Images, *, schedule: Schedule = None) -> FPMC:
+    """The boundary-broken equivariant local score machine (App. A.2.2): LS with translated sources."""
+    source = as_source(images)
+    respond = pixel(*source.shape[1:])
+
+    def make(q: Squares) -> Collection:
+        return Collection(q, respond, Translations(source, q.size))
+
+    return _by_size("ELS", "els", source, schedule, False, make)
+
+
+def pspc_square(images: Images, *, schedule: Schedule = None, stride: int = 1, around: float = 0.0) -> FPMC:
+    """PSPC-Square (App. A.1.1): all squares inside the image, r = q.
+
+    Beyond the paper: with a stride only every stride-th of them; with `around`, q is that much outside the square.
+    """
+    source = as_source(images)
+
+    def make(q: Squares) -> Collection:
+        q = replace(q, stride=min(stride, q.size), around=around)
+        return Collection(q, SameAsQ(q.patch), source)
+
+    return _by_size("PSPC-Square", "pspc_square", source, schedule, True, make)
+
+
+def pspc_flex(images: Images, *, maps: Maps | Literal["wiener"] | None = None, schedule: Schedule = None) -> FPMC:
+    """PSPC-Flex (App. A.1.2): the pixels that hold a share τ(t) of each sensitivity map, r = q.
+
+    maps: (H, W, H, W), maps[y, x] for output pixel (y, x), or {σ: that}; "wiener" takes the Wiener filter's own
+    sensitivities, which need no network. None: those of the DDPM++ shipped for images of this name, else "wiener".
+    """
+    source = as_source(images)
+    if maps is None:
+        shipped = f"{source.parts[0].name}-ddpmpp"
+        maps = load_maps(shipped) if (MAPS / f"{shipped}.safetensors").is_file() else "wiener"
+    taus = resolve(schedule, "pspc_flex", source.shape)
+    if isinstance(maps, str) and maps != "wiener":
+        raise InputError(f"maps {maps!r} is unknown; give a tensor (H, W, H, W), a dict {{sigma: tensor}} or 'wiener'")
+    if not isinstance(maps, str):
+        _check_maps(maps, source.shape)
+    gaussian = fit_gaussian(source) if isinstance(maps, str) else None
+
+    @lru_cache(maxsize=LEVELS)
+    def make(level: float | None, tau: float) -> Collection:
+        if tau >= 1:
+            q: Precision = Full(*source.shape[1:])
+        elif gaussian is not None and level is not None:
+            q = Precisions(flex_masks(wiener_maps(gaussian, level), tau))
+        else:
+            q = Precisions(flex_masks(maps[level] if isinstance(maps, Mapping) else maps, tau))  # pyright: ignore
+        return Collection(q, SameAsQ(q), source)
+
+    def at(sigma: float) -> Collection:
+        level = sigma if gaussian is not None else nearest(maps, sigma) if isinstance(maps, Mapping) else None
+        return make(level, taus[nearest(taus, sigma)])
+
+    return FPMC(at, name="PSPC-Flex" + (" (Wiener maps)" if gaussian is not None else ""))
+
+
+def lukoianov(
+    images: Images,
+    *,
+    tau: Schedule = 0.05,
+    rule: Literal["paper", "official"] = "paper",
+) -> FPMC:
+    """Lukoianov et al. (App. A.3): thresholded rows of the Wiener filter, each answering for its own dimension."""
+    source = as_source(images)
+    taus = resolve(tau, "lukoianov", source.shape)
+    for threshold in taus.values():
+        check_masking(threshold, rule)
+    gaussian = fit_gaussian(source)
+    respond = one_hot(*source.shape)
+
+    @lru_cache(maxsize=LEVELS)
+    def make(sigma: float) -> Collection:
+        masks = lukoianov_masks(gaussian, sigma, taus[nearest(taus, sigma)], rule)
+        return Collection(Precisions(masks), respond, source)
+
+    return FPMC(make, name="Lukoianov" + (" (official rule)" if rule == "official" else ""))
+
+
+def flex_masks(maps: Tensor, tau: float) -> Tensor:
+    """1(Ĝ(x, y) < τ) (App. A.1.2): for each output pixel those that hold a share τ of its map, bool (HW, 1, H, W).
+
+    Pixels are taken in descending order while the share taken before them is at most τ. A pixel that is then in no mask
+    at all (a border pixel that hardly varies) joins its own, since somebody must answer for it.
+    """
+    rows = maps.double().reshape(maps.shape[0] * maps.shape[1], -1)
+    if tau >= 1:
+        return torch.ones(len(rows), 1, *maps.shape[2:], dtype=torch.bool)
+    values, order = (rows / rows.sum(1, keepdim=True)).sort(dim=1, descending=True, stable=True)
+    kept = values.cumsum(1) - values <= tau
+    masks = torch.zeros_like(kept).scatter_(1, order, kept)
+    masks |= torch.diag(~masks.any(0))
+    return masks.view(-1, 1, *maps.shape[2:])
+
+
+def _check_maps(maps: Maps, shape: tuple[int, int, int]) -> None:
+    levels = maps if isinstance(maps, Mapping) else {1.0: maps}
+    if not levels:
+        raise InputError("there are no maps; give at least one noise level")
+    _, height, width = shape
+    for sigma, each in levels.items():
+        if not (isinstance(sigma, (int, float)) and math.isfinite(sigma) and sigma > 0):
+            raise InputError(f"maps for sigma {sigma}: a noise level is positive and finite")
+        if not isinstance(each, Tensor) or tuple(each.shape) != (height, width, height, width):
+            got = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
+            size = (height, width, height, width)
+            raise InputError(f"sensitivity maps must be a tensor (H, W, H, W) = {size} for these images, got {got}")
+        if not bool(torch.isfinite(each).all()) or bool((each < 0).any()) or bool((each.sum((2, 3)) <= 0).any()):
+            raise InputError("sensitivity maps must be finite and non-negative, and not all 0 for any output pixel")
+
+
+def wiener_maps(gaussian: Gaussian, sigma: float) -> Tensor:
+    """The sensitivity maps of the Wiener filter (App. A.1.2 with D linear): Σ_c abs W[(c,y,x), (c,·)], (H, W, H, W)."""
+    channels, height, width = gaussian.shape
+    filter_ = wiener_matrix(gaussian, sigma).view(channels, height, width, channels, height, width)
+    maps = filter_.diagonal(dim1=0, dim2=3).abs().sum(-1)
+    dead = ~varies(gaussian).any(0)                     # a pixel that never varies sees only itself
+    own = torch.eye(height * width, dtype=maps.dtype).view(height, width, height, width)
+    return torch.where(dead[..., None, None], own, maps)
+
+
+def nearest(levels: Mapping[float, object], sigma: float) -> float:
+    """The noise level nearest to σ in log scale."""
+    return min(levels, key=lambda level: abs(math.log(level / sigma)))
+
+
+def _by_size(
+    name: str, method: str, source: Source, schedule: Schedule, inside: bool, make: Callable[[Squares], Collection]
+) -> FPMC:
+    sizes = resolve(schedule, method, source.shape)
+    if bad := [size for size in sizes.values() if size != int(size)]:
+        raise InputError(f"patch size {bad[0]} is not a whole number")
+    squares = {sigma: Squares(int(size), *source.shape[1:], inside=inside) for sigma, size in sizes.items()}
+    by_size: dict[int, Collection] = {}
+    for q in squares.values():
+        by_size.setdefault(q.size, make(q))
+    return FPMC({sigma: by_size[q.size] for sigma, q in squares.items()}, name=name)

@@ -1,0 +1,87 @@
+"""Figure 2: error to the network by noise level, binary against soft Q (top) and soft R (bottom)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fpmc.metrics import standard_error
+from fpmc.report.exhibit import Exhibit
+from fpmc.report.figure import BLACK, BLUE, GREEN, ORANGE, drawing, name_levels
+from fpmc.report.table import plus_minus
+from fpmc.study import steps
+from fpmc.study.experiment import Experiment
+from fpmc.study.graph import Results
+from fpmc.study.lab import Lab
+from fpmc.study.methods import PSPC_FLEX, PSPC_SQUARE, lukoianov, paper_tau
+
+LOOKS = {
+    "": {"color": BLACK, "marker": "o", "linestyle": "-", "label": "binary"},
+    "q": {"color": BLUE, "marker": "s", "linestyle": "--", "label": "soft Q"},
+    "r": {"color": ORANGE, "marker": "^", "linestyle": "-.", "label": "soft R"},
+    "qr": {"color": GREEN, "marker": "D", "linestyle": ":", "label": "soft Q and R"},
+}
+
+SOFT = ("q", "r", "qr")
+
+
+def experiment(lab: Lab) -> Experiment:
+    """Errors of three methods, each as it is, with Q learned, with R learned, and with both."""
+    wanted = lab.grid if lab.scale.tuned is None else lab.scale.tuned
+    sigmas = list(dict.fromkeys(lab.level(sigma) for sigma in wanted))
+    methods = (PSPC_SQUARE, PSPC_FLEX, lukoianov(paper_tau(lab)))
+    wants = {
+        (method, soft, sigma): steps.error(lab, replace(method, soft=steps.learned(lab, method, soft)), sigma)
+        for method in methods for soft in LOOKS for sigma in sigmas
+    }
+
+    def show(results: Results) -> Exhibit:
+        errors = {key: results[step]["mse"] for key, step in wants.items()}
+        with drawing(8.5, 4.8) as figure:
+            panels = figure.subplots(2, len(methods), sharex=True, sharey="row", squeeze=False)
+            for column, method in enumerate(methods):
+                for panel, soft in zip(panels[:, column], ("q", "r")):
+                    for which in ("", soft, "qr"):
+                        mean = [errors[method, which, sigma].mean().item() for sigma in sigmas]
+                        panel.plot(sigmas, mean, markersize=4, linewidth=1.4, **LOOKS[which])
+                    name_levels(panel, sigmas)
+                    panel.set_yscale("log")
+                    panel.legend()
+                panels[0, column].set_title(method.label)
+                panels[1, column].set_xlabel("σ")
+            for panel in panels[:, 0]:
+                panel.set_ylabel("MSE to DDPM++")
+        rows, records = [], []
+        for method in methods:
+            for sigma in sigmas:
+                found = {soft: errors[method, soft, sigma] for soft in LOOKS}
+                changes = {soft: 100 * (e - found[""]) / found[""].mean() for soft, e in found.items()}
+                rows.append((
+                    method.label, f"{sigma:.3g}",
+                    *(plus_minus(e.mean().item(), standard_error(e), 5) for e in found.values()),
+                    *(plus_minus(changes[soft].mean().item(), standard_error(changes[soft]), 1) for soft in SOFT),
+                ))
+                records += [
+                    {"method": method.name, "soft": soft or "no", "sigma": sigma, "mse": e.mean().item(),
+                     "mse_se": standard_error(e), "change_percent": changes[soft].mean().item(),
+                     "change_percent_se": standard_error(changes[soft]), "points": len(e)}
+                    for soft, e in found.items()
+                ]
+        return Exhibit(
+            name="fig-finetuning",
+            title="Figure 2: soft Q and soft R",
+            caption="Mean squared error to DDPM++ at noisy held-out images: binary Q and R (black) against soft Q "
+            "(blue, top), soft R (orange, bottom) and both (green), learned separately at each noise level; ± standard "
+            "error, of changes that of the paired difference.",
+            headers=("Denoiser", "σ", "binary", "soft Q", "soft R", "both", "by Q, %", "by R, %", "by both, %"),
+            rows=rows,
+            records=records,
+            figure=figure,
+            notes=(
+                f"{steps.judged(lab)}, none of those that the best step was chosen on; "
+                f"{lab.scale.recipe.steps} steps of {lab.scale.recipe.batch} images.",
+                *(["Zeros of r stay 0: where each estimator answers for one pixel (Lukoianov), r cancels and soft R is "
+                   "the binary R."] if lab.scale.recipe.floor_r == 0 else []),
+            ),
+        )
+
+    return Experiment(list(wants.values()), show)

@@ -1,0 +1,45 @@
+"""Samples with schedules found against our network (App. C.1) against those with the paper's, seed by seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fpmc.metrics import paired
+from fpmc.report.exhibit import Exhibit
+from fpmc.study import steps
+from fpmc.study.experiment import Experiment
+from fpmc.study.graph import Results
+from fpmc.study.lab import Lab
+from fpmc.study.methods import REFERENCE, table_rows
+from fpmc.study.paper.table_results import against, cells, record
+
+
+def experiment(lab: Lab) -> Experiment:
+    """Samples of every method that has a schedule, with both."""
+    rows = [row for row in table_rows(lab) if row.preset in lab.scale.calibrated and not row.soft]
+    ours = {row: replace(row, schedule="calibrated") for row in rows}
+    batches = {method: steps.samples(lab, method) for method in (*rows, *ours.values())}
+    reference = steps.samples(lab, REFERENCE)
+
+    def show(results: Results) -> Exhibit:
+        judged = against(results, batches, reference)
+        return Exhibit(
+            name="table-schedules",
+            title="Calibrated schedules",
+            caption="r² and MSE×10² against NCSN++ as in Table 2, with the paper's schedules and with those that are "
+            "closest to DDPM++ here; and the difference, seed by seed.",
+            headers=(
+                "Denoiser", "r², paper's", "MSE×10², paper's", "r², calibrated", "MSE×10², calibrated",
+                "r², difference", "MSE×10², difference", "seeds",
+            ),
+            rows=[
+                (row.label, *cells(judged[row]), *cells(judged[new]), *cells(paired(judged[new], judged[row])),
+                 str(len(judged[row])))
+                for row, new in ours.items()
+            ],
+            records=[
+                {"schedule": method.schedule or "paper", **record(method, one)} for method, one in judged.items()
+            ],
+        )
+
+    return Experiment([step for each in [reference, *batches.values()] for step in each], show)

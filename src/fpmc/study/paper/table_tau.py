@@ -1,0 +1,50 @@
+"""Lukoianov's threshold: τ = 0.02 against 0.05 (App. C.1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fpmc.metrics import paired
+from fpmc.report.exhibit import Exhibit
+from fpmc.study import steps
+from fpmc.study.experiment import Experiment
+from fpmc.study.graph import Results
+from fpmc.study.lab import Lab
+from fpmc.study.methods import REFERENCE, lukoianov
+from fpmc.study.paper import published
+from fpmc.study.paper.table_results import against, cells, notes, record
+
+TAUS = (0.02, 0.05)
+PAPER = ("ffhq", "afhq")
+
+
+def experiment(lab: Lab) -> Experiment:
+    """Samples with both thresholds."""
+    reference = steps.samples(lab, replace(REFERENCE, dear=True))
+    batches = {lukoianov(tau): steps.samples(lab, lukoianov(tau)) for tau in TAUS}
+
+    def show(results: Results) -> Exhibit:
+        judged = against(results, batches, reference)
+        theirs = [f"{what}, paper, {published.TITLES[name]}" for name in PAPER for what in ("r²", "MSE×10²")]
+        rows = [
+            (
+                method.label, *cells(one),
+                *(cell for name in PAPER for cell in published.tau(name, method.tau or 0.0)), str(len(one)),
+            )
+            for method, one in judged.items()
+        ]
+        return Exhibit(
+            name="table-tau",
+            title="Table 3: Lukoianov's threshold",
+            caption="The same comparison with NCSN++ samples, for the two thresholds of the paper's appendix.",
+            headers=("Denoiser", "r² ↑", "MSE×10² ↓", *theirs, "seeds"),
+            rows=rows,
+            records=[record(method, one) for method, one in judged.items()],
+            grey=(3, 4, 5, 6),
+            notes=(
+                *(notes(lab)[:1] if lab.dataset is None else ()),
+                "{} minus {}, seed by seed: r² {}, MSE×10² {}.".format(*TAUS, *cells(paired(*judged.values()))),
+            ),
+        )
+
+    return Experiment([step for each in [reference, *batches.values()] for step in each], show)

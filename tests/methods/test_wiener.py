@@ -1,0 +1,131 @@
+"""The data as a Gaussian, and the masks made of its Wiener filter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bruteforce
+from engine.problems import SIGMAS, close
+from fpmc import InputError, reference
+from fpmc.core.sources import Source
+from fpmc.images import ImageSet
+from fpmc.methods import wiener
+from fpmc.methods.wiener import fit_gaussian, lukoianov_masks, varies, wiener_matrix
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def correlated(count: int, shape: tuple[int, int, int], seed: int = 0, dead: int | None = None) -> ImageSet:
+    """Images with a common brightness; `dead` is the grey level of a border that never varies."""
+    random = np.random.default_rng(seed)
+    values = random.integers(0, 128, (count, 1, 1, 1)) + random.integers(0, 128, (count, *shape))
+    if dead is not None:
+        values[:, :, 0] = dead
+        values[:, :, :, -1] = dead
+    return ImageSet(values.astype(np.uint8))
+
+
+@given(count=st.integers(1, 30), channels=st.sampled_from([1, 3]), seed=st.integers(0, 99), weighted=st.booleans())
+def test_mean_and_covariance_are_those_of_the_data(count: int, channels: int, seed: int, weighted: bool) -> None:
+    images = correlated(count, (channels, 3, 4), seed)
+    weights = np.random.default_rng(seed).random(count) + 0.1 if weighted else np.ones(count)
+    source = Source(images, torch.from_numpy(np.log(weights))) if weighted else Source(images)
+    gaussian = fit_gaussian(source)
+    flat = images.scaled(dtype=torch.float64).flatten(1).numpy()
+    close(gaussian.mean.flatten(), torch.from_numpy(np.average(flat, axis=0, weights=weights)), 1e-13)
+    expected = np.cov(flat.T, aweights=weights, ddof=0) if count > 1 else np.zeros((12 * channels, 12 * channels))
+    close(gaussian.covariance(), torch.from_numpy(expected), 1e-13)
+    assert (gaussian.eigenvalues >= 0).all()
+
+
+def test_any_way_of_chunking_gives_the_same_gaussian(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(correlated(20, (1, 3, 4))) | correlated(9, (1, 3, 4), seed=1)
+    whole = fit_gaussian(source)
+    monkeypatch.setattr(wiener, "CHUNK", 3)
+    close(fit_gaussian(source).covariance(), whole.covariance(), 1e-13)
+
+
+def test_images_left_out_do_not_count() -> None:
+    images = correlated(20, (1, 3, 4))
+    left = fit_gaussian(Source(images).without(range(12, 20)))
+    close(left.covariance(), fit_gaussian(Source(images.subset(slice(0, 12)))).covariance(), 1e-13)
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_the_filter_is_the_regression_on_noisy_data(sigma: float) -> None:
+    """W = Σ(Σ + σ²)⁻¹, symmetric, with gains between 0 and 1; and `reference` agrees."""
+    images = correlated(200, (1, 3, 4))
+    gaussian = fit_gaussian(Source(images))
+    filter_ = wiener_matrix(gaussian, sigma)
+    noisy = gaussian.covariance() + sigma**2 * torch.eye(12, dtype=torch.float64)
+    close(filter_ @ noisy, gaussian.covariance(), 1e-12)
+    close(filter_, filter_.T, 1e-14)
+    gains = torch.linalg.eigvalsh(filter_)
+    assert gains.min() > -1e-12
+    assert gains.max() < 1
+    z = images.scaled([0, 1], dtype=torch.float64) + sigma
+    means = reference.gaussian_means(z, sigma, torch.ones(1, 1, 3, 4), gaussian.mean, gaussian.covariance())
+    close(gaussian.mean + ((z - gaussian.mean).flatten(1) @ filter_.T).view_as(z), means[:, 0], 1e-10)
+
+
+@pytest.mark.parametrize("rule", ["paper", "official"])
+@pytest.mark.parametrize("dead", [None, 0, 13, 200])
+@pytest.mark.parametrize("count", [12, 70])             # fewer images than dimensions, and more
+def test_masks_equal_those_of_the_original(count: int, dead: int | None, rule) -> None:
+    images = correlated(count, (3, 4, 3), dead=dead)
+    gaussian = fit_gaussian(Source(images))
+    for sigma, tau in zip(SIGMAS, [0.05, 0.02, 0.05, 0.2, 0.05, 0.5]):
+        masks = lukoianov_masks(gaussian, sigma, tau, rule)
+        expected = bruteforce.lukoianov_mask(sigma, images.scaled(dtype=torch.float64).numpy(), tau, rule)
+        assert masks.dtype == torch.bool
+        assert torch.equal(masks.flatten(1), torch.from_numpy(expected)), sigma
+
+
+def test_the_two_rules_differ() -> None:
+    gaussian = fit_gaussian(Source(correlated(24, (3, 4, 5))))
+    first, second = (lukoianov_masks(gaussian, 0.3, 0.05, rule) for rule in ("paper", "official"))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+@pytest.mark.parametrize("rule", ["paper", "official"])
+def test_every_dimension_is_in_its_own_mask(rule, sigma: float) -> None:
+    for tau in (0.0, 0.5, 0.999):
+        masks = lukoianov_masks(fit_gaussian(Source(correlated(24, (1, 4, 5), dead=7))), sigma, tau, rule)
+        assert masks.flatten(1).diagonal().all()
+
+
+@pytest.mark.parametrize("level", [0, 13, 200])
+def test_dead_pixels_are_found(level: int) -> None:
+    alive = varies(fit_gaussian(Source(correlated(24, (3, 4, 5), dead=level))))
+    assert alive.shape == (3, 4, 5)
+    assert alive[:, 1:, :-1].all()
+    assert not alive[:, 0].any()
+    assert not alive[:, :, -1].any()
+
+
+def test_one_grey_level_in_one_image_is_alive() -> None:
+    pixels = torch.randint(256, (2000, 1, 3, 3), generator=torch.Generator().manual_seed(1)).byte()
+    pixels[:, :, 0, 0] = 7
+    pixels[5, :, 0, 0] = 8
+    assert varies(fit_gaussian(Source(ImageSet(pixels)))).all()
+
+
+def test_one_image_has_no_variance() -> None:
+    gaussian = fit_gaussian(Source(correlated(1, (1, 3, 4))))
+    assert not varies(gaussian).any()
+    for rule in ("paper", "official"):
+        assert torch.equal(lukoianov_masks(gaussian, 0.3, 0.05, rule).flatten(1), torch.eye(12, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("tau", "rule", "message"),
+    [(1.0, "paper", "tau 1.0"), (-0.1, "paper", "tau -0.1"), (float("nan"), "paper", "nan"), (0.05, "rows", "'rows'")],
+)
+def test_impossible_masks(tau: float, rule, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        lukoianov_masks(fit_gaussian(Source(correlated(3, (1, 3, 4)))), 0.3, tau, rule)
