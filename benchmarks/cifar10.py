@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 
 from fpmc import presets
-from fpmc.core.collection import FPMC, Collection
+from fpmc.core.collection import Collection
+from fpmc.core.fpmc import FPMC
 from fpmc.core.precision import Precisions
 from fpmc.core.response import Partition, Responses, SameAsQ
 from fpmc.data import load_images

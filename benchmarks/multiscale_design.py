@@ -12,10 +12,11 @@ import argparse
 import torch
 
 from fpmc import Source, presets
+from fpmc.core.gaussian import fit_gaussian
 from fpmc.data import load_images
 from fpmc.learn.calibrate import forward_points
 from fpmc.learn.fit import fit_level
-from fpmc.methods.wiener import estimate_sigma, fit_gaussian
+from fpmc.methods.wiener import estimate_sigma
 
 SIGMAS = (0.34, 1.24, 3.44)
 ESTIMATED = (0.02, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0)

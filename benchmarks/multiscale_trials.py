@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from fpmc import Collection, Source, load_network, presets
+from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.precision import Squares
 from fpmc.data import load_images
 from fpmc.images import ImageSet
 from fpmc.learn.calibrate import forward_points
 from fpmc.learn.fit import FOLDS, least_squares
 from fpmc.methods.multiscale import AROUND
-from fpmc.methods.wiener import fit_gaussian
 
 BATCH = 16
 TEMPERATURES = (1.25, 1.5, 2.0, 3.0)

@@ -13,8 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 import fpmc
+from fpmc.core.gaussian import fit_gaussian
 from fpmc.files import atomic
-from fpmc.methods.wiener import fit_gaussian, wiener_matrix
+from fpmc.methods.wiener import wiener_matrix
 from fpmc.report.grid import image_grid
 
 FIGURES = Path(__file__).parent / "figures"

@@ -12,9 +12,9 @@ import torch
 import tyro
 
 import fpmc
+from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.precision import Full, Squares
 from fpmc.core.response import Responses, SameAsQ
-from fpmc.methods.wiener import fit_gaussian
 
 
 def main(

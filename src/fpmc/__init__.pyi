@@ -5,10 +5,10 @@ from . import presets as presets
 from . import process as process
 from . import reference as reference
 from .augmentation import augment as augment
-from .core.collection import FPMC as FPMC
 from .core.collection import Collection as Collection
+from .core.fpmc import FPMC as FPMC
+from .core.gaussian import Gaussian as Gaussian
 from .core.group import Group as Group
-from .core.sources import Gaussian as Gaussian
 from .core.sources import Source as Source
 from .core.sources import Translations as Translations
 from .data import load_images as load_images

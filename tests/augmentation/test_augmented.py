@@ -11,6 +11,7 @@ import torch
 from fpmc import presets, reference
 from fpmc.augmentation import KINDS, MOVES, Augmented, augment, moved, normal, register
 from fpmc.core.collection import Collection
+from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.precision import Squares
 from fpmc.core.response import SameAsQ, pixel
 from fpmc.core.sources import Source
@@ -18,7 +19,6 @@ from fpmc.data import load_images, pack, store
 from fpmc.engine import Settings, cpu
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
-from fpmc.methods.wiener import fit_gaussian
 
 GEOMETRIC = ("translate", "rotate", "scale")
 

@@ -9,7 +9,7 @@ import torch
 
 from fpmc import presets
 from fpmc.augmentation import augment, from_recipe
-from fpmc.core.collection import FPMC
+from fpmc.core.fpmc import FPMC
 from fpmc.core.sources import Source
 from fpmc.data import load_images
 from fpmc.errors import InputError

@@ -14,7 +14,7 @@ import torch
 
 from fpmc.cli import main
 from fpmc.cli.jobs import share
-from fpmc.core.collection import FPMC
+from fpmc.core.fpmc import FPMC
 from fpmc.errors import InputError
 from fpmc.networks import EDMPrecond, save_network
 

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from engine.problems import close, truth
 from fpmc import FPMC, Collection, Group, ImageSet, InputError, presets, reference
+from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.precision import Full, Precisions, Squares
 from fpmc.core.response import Partition, Responses, SameAsQ, one_hot, pixel
 from fpmc.core.sources import Source, Translations
-from fpmc.engine import Settings
-from fpmc.methods.wiener import fit_gaussian
+from fpmc.engine import Call, Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPE = (2, 3, 4)
@@ -117,14 +117,14 @@ def test_a_wiener_filter_may_fill_what_patches_leave() -> None:
 def test_identical_estimators_are_merged() -> None:
     masks = rand(3, 1, 3, 4, seed=1) < 0.5
     collection = Collection(masks[[0, 1, 0, 2, 0]], rand(5, 1, 3, 4, seed=2), images())
-    assert [len(group) for group in collection.merged] == [3]
+    assert [len(group) for group in collection.plan(Call(1.0)).groups] == [3]
     assert len(collection) == 5
     assert "merged from 5" in FPMC(collection).explain(0.7)
 
 
 def test_masks_that_see_everything_are_the_optimal_denoiser() -> None:
     collection = Collection(torch.ones(24, *SHAPE), one_hot(*SHAPE), images())
-    assert [len(group) for group in collection.merged] == [1]
+    assert [len(group) for group in collection.plan(Call(1.0)).groups] == [1]
     close(FPMC(collection)(noisy(), 0.7), presets.optimal(images())(noisy(), 0.7), 1e-6)
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fpmc.core.sources import Gaussian, Source, Translations, as_source, scale
+from fpmc.core.gaussian import Gaussian
+from fpmc.core.sources import Source, Translations, as_source, scale
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 

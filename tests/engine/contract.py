@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.problems import QUERIES, SIGMAS, SOURCES, Problem, close, problems, queries_and_responses, truth
-from fpmc.core.collection import FPMC, Collection
+from fpmc.core.collection import Collection
+from fpmc.core.fpmc import FPMC
+from fpmc.core.gaussian import Gaussian, fit_gaussian
 from fpmc.core.group import Group
 from fpmc.core.precision import Full
 from fpmc.core.response import SameAsQ
-from fpmc.core.sources import Gaussian, Source, Translations
-from fpmc.engine import Settings
+from fpmc.core.sources import Source, Translations
+from fpmc.engine import Call, Settings
 from fpmc.images import ImageSet
-from fpmc.methods.wiener import fit_gaussian
 
 VALUES = 1e-4                                           # float32 against the float64 truth
 ROUNDING = 2e-5                                         # float32 against itself, summed in another order
@@ -134,7 +135,7 @@ class EngineContract:
         collection = Collection(q[again], r[again], source)
         z = source.parts[0].scaled([0, 1]) + sigma * maker.normal(2, *maker.shape)
         problem = Problem(collection, z, sigma)
-        assert sum(len(group) for group in collection.merged) <= len(q)
+        assert sum(len(group) for group in collection.plan(Call(sigma)).groups) <= len(q)
         close(self.denoise(problem), problem.truth(), VALUES)
 
     @pytest.mark.parametrize("query", QUERIES)

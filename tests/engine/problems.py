@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fpmc import reference
 from fpmc.core.collection import Collection
+from fpmc.core.gaussian import Gaussian, fit_gaussian
 from fpmc.core.group import Group
 from fpmc.core.precision import Full, Precision, Precisions, Squares
 from fpmc.core.response import Partition, Response, Responses, SameAsQ, pixel
-from fpmc.core.sources import Gaussian, Source, Translations
+from fpmc.core.sources import Source, Translations
 from fpmc.images import ImageSet
-from fpmc.methods.wiener import fit_gaussian
 
 TELLS_APART = 0.1                                       # σ from which float32 tells images apart that are far from z
 SIGMAS = (0.002, 0.06, 0.3, 1.1, 5.3, 80.0)

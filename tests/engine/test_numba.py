@@ -18,11 +18,12 @@ from fpmc import presets
 from fpmc.core.collection import Collection
 from fpmc.core.precision import Precisions, Squares
 from fpmc.core.response import SameAsQ, pixel
-from fpmc.engine import Settings, Task, plan
-from fpmc.engine.boxes import patches, spread, windows
-from fpmc.engine.lanes import lay_out
-from fpmc.engine.sparse import DEEPEST, EVERYTHING, build
-from fpmc.engine.vector import KERNEL, LANES, exp, load, store
+from fpmc.core.sources import Source
+from fpmc.engine import Call, Settings, settings
+from fpmc.engine.simd.boxes import patches, spread, windows
+from fpmc.engine.simd.lanes import lay_out
+from fpmc.engine.simd.sparse import DEEPEST, EVERYTHING, build
+from fpmc.engine.simd.vector import KERNEL, LANES, exp, load, store
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 
@@ -106,7 +107,7 @@ def test_weights_of_zero_at_the_start_do_not_count() -> None:
     weights[-1] = 0
     z = torch.full((1, 1, 3, 3), -1.0)
     for make in (presets.optimal, lambda s: presets.ls(s, schedule=3), lambda s: presets.pspc_square(s, schedule=2)):
-        denoiser = make(presets.as_source(images).without(range(40))).using(backend="numba")
+        denoiser = make(Source(images).without(range(40))).using(backend="numba")
         close(denoiser(z, 0.1), torch.ones_like(z), 1e-6)
 
 
@@ -114,8 +115,8 @@ def test_without_numba_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> N
     images = ImageSet(torch.arange(90, dtype=torch.uint8).view(10, 1, 3, 3))
     denoiser = presets.ls(images, schedule=3)
     with_numba = denoiser(images.scaled(), 0.3)
-    monkeypatch.setattr(plan, "has_numba", lambda: False)
-    assert denoiser.at(0.3).plan(Task(0.3)).steps[0].backend == "torch"
+    monkeypatch.setattr(settings, "has_numba", lambda: False)
+    assert denoiser.at(0.3).plan(Call(0.3)).steps[0].backend == "torch"
     close(denoiser(images.scaled(), 0.3), with_numba, 1e-5)
     with pytest.raises(InputError, match="numba"):
         Settings(backend="numba")
@@ -130,7 +131,9 @@ def test_soft_precisions_with_long_tails_run_as_sparse_rows_within_the_bound(sig
     q = torch.einsum("iy,jx->ijyx", along, along).reshape(144, 1, 12, 12)
     collection = Collection(q, pixel(12, 12), images)
     z = images.scaled(slice(4)) + sigma * torch.randn(4, 1, 12, 12, generator=random)
-    groups = collection._pruned(math.floor(math.log2(1e-4 * 2 * sigma**2 / (1 + z.abs().max().item()) ** 2)))
+    call = Call.of(z, sigma)
+    assert 1 + z.abs().max() <= call.reach
+    groups = collection.plan(call).groups
     left = groups[0].q.entries
     assert left < 0.3 * q.count_nonzero()
     effect = (q - groups[0].q.dense()).flatten(1).sum(1).max().item() * (1 + z.abs().max().item()) ** 2 / (2 * sigma**2)
@@ -156,14 +159,14 @@ def test_rows_as_differences_equal_rows(respond: str) -> None:
     discs = Precisions((distance <= 20)[:, None])
     collection = Collection(discs, pixel(14, 13) if respond == "owned" else SameAsQ(discs), images)
     z = images.scaled(slice(3)) + 2.0 * torch.randn(3, 3, 14, 13, generator=random)
-    step = collection.plan(Task(2.0)).steps[0]
+    step = collection.plan(Call(2.0)).steps[0]
     assert (step.kernel, step.short) == ("rows", True)
     rows = build(discs.values.flatten(1), step.short)
     assert (rows.bases >= 0).mean() > 0.9
     assert len(rows.places) < 0.4 * discs.entries
     assert 5 < max(depths(rows.bases)) <= DEEPEST
     close(collection.denoise(z, 2.0), truth(collection, z, 2.0), 1e-5)
-    assert not collection.plan(Task(0.01)).steps[0].short                      # too many nats at stake
+    assert not collection.plan(Call(0.01)).steps[0].short                      # too many nats at stake
 
 
 @pytest.mark.parametrize("sigma", [3.3, 8.4, 80.0])
@@ -175,7 +178,7 @@ def test_large_masks_are_differences_where_the_noise_is_left_out(sigma: float) -
     discs = Precisions((distance <= 300)[::4, None].expand(-1, 3, -1, -1))
     collection = Collection(discs, SameAsQ(discs), images)
     z = images.scaled(slice(3)) + sigma * torch.randn(3, 3, 32, 32, generator=random)
-    step = collection.plan(Task(sigma)).steps[0]
+    step = collection.plan(Call(sigma)).steps[0]
     assert (step.kernel, step.short, step.centred) == ("rows", True, True)
     assert discs.entries > 1200 * len(discs)            # (z − x)² would be too many nats for differences
     close(collection.denoise(z, sigma), truth(collection, z, sigma), 1e-5)
@@ -190,5 +193,5 @@ def test_masks_fuller_than_half_are_the_sum_less_what_they_lack() -> None:
     assert len(rows.places) < 0.15 * full.entries
     collection = Collection(full, SameAsQ(full), images)
     z = images.scaled(slice(3)) + 5.0 * torch.randn(3, 1, 9, 9, generator=random)
-    assert collection.plan(Task(5.0)).steps[0].kernel == "rows"
+    assert collection.plan(Call(5.0)).steps[0].kernel == "rows"
     close(collection.denoise(z, 5.0), truth(collection, z, 5.0), 1e-5)

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from engine.problems import close, truth
 from fpmc import Collection, Group, ImageSet, InputError, presets
+from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.precision import Full, Precision, Precisions, Squares
 from fpmc.core.response import Partition, Responses, SameAsQ, pixel
 from fpmc.core.sources import Source, Translations
-from fpmc.engine import Plan, Settings, Step, Task, make_plan
-from fpmc.methods.wiener import fit_gaussian
+from fpmc.engine import Call, Plan, Settings, Step, make_plan
 
 CHANNELS, HEIGHT, WIDTH = 3, 8, 8
 TORCH = Settings(backend="torch")
@@ -39,7 +39,7 @@ def soft(q: Precision) -> Group:
 
 
 def step(group: Group, sigma: float = 0.3, settings: Settings = TORCH, **task) -> Step:
-    (only,) = make_plan([group], Task(sigma, **task), settings).steps
+    (only,) = make_plan([group], Call(sigma, **task), settings).steps
     return only
 
 
@@ -139,7 +139,7 @@ def test_where_the_expanded_form_is_allowed_it_is_good_enough(side: int) -> None
     copies = (base + torch.randint(-40, 41, (60, *base.shape[1:]), generator=random)).clip(0, 255).byte()
     collection = presets.optimal(ImageSet(copies)).at(1.0)
     levels = [0.002 * 1.2**i for i in range(60)]
-    expanded = [sigma for sigma in levels if collection.plan(Task(sigma), TORCH).steps[0].expanded]
+    expanded = [sigma for sigma in levels if collection.plan(Call(sigma), TORCH).steps[0].expanded]
     assert expanded == levels[-len(expanded) :]         # from some σ on
     z = ImageSet(copies[:8]).scaled()
     z = z + expanded[0] * torch.randn(z.shape, generator=random)
@@ -201,20 +201,20 @@ def test_planning_reads_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Source, "chunks", read)
     monkeypatch.setattr(ImageSet, "read", read)
-    first, second = (make_plan(groups, Task(0.3, batch=4)) for _ in range(2))
+    first, second = (make_plan(groups, Call(0.3, batch=4)) for _ in range(2))
     assert first == second
     assert isinstance(first, Plan)
 
 
 def test_a_plan_says_what_it_does_and_why() -> None:
-    text = str(make_plan([same(FULL), same(INSIDE)], Task(0.3, batch=4), TORCH))
+    text = str(make_plan([same(FULL), same(INSIDE)], Call(0.3, batch=4), TORCH))
     for words in ("sigma 0.3, batch 4", "group 0: full", "group 1: boxes", "36 estimators", "50 images", "MiB"):
         assert words in text
 
 
 def test_a_collection_says_what_was_merged() -> None:
     twice = Precisions(masks(10).values.repeat(2, 1, 1, 1))
-    plan = Collection.of(same(twice), same(FULL)).plan(Task(0.3))
+    plan = Collection.of(same(twice), same(FULL)).plan(Call(0.3))
     assert [(each.estimators, each.merged) for each in plan.steps] == [(10, 20), (1, 1)]
     assert "10 estimators (merged from 20)" in str(plan)
 
@@ -230,8 +230,8 @@ def test_squares_of_several_sizes_are_evaluated_together() -> None:
         same(sizes[0], other),
         same(sizes[1], source).weighted(uneven),
     ]
-    plan = make_plan(groups, Task(0.3), Settings(backend="numba"))
+    plan = make_plan(groups, Call(0.3), Settings(backend="numba"))
     assert [step.groups for step in plan.steps] == [(0, 2), (1,), (3,), (4,)]
     assert plan.steps[0].estimators == len(sizes[0]) + len(sizes[1])
     assert "groups 0, 2: boxes, mixed, numba: 58 estimators of 2 sizes" in str(plan)
-    assert all(len(step.groups) == 1 for step in make_plan(groups, Task(0.3), TORCH).steps)
+    assert all(len(step.groups) == 1 for step in make_plan(groups, Call(0.3), TORCH).steps)

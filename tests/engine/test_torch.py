@@ -9,8 +9,8 @@ import torch
 
 from engine.contract import DifferentiableContract, EngineContract
 from fpmc import Collection, ImageSet, presets
-from fpmc.core.collection import FPMC
-from fpmc.engine import torch_kernels
+from fpmc.core.fpmc import FPMC
+from fpmc.engine.kernels import streaming
 
 
 class TestTorch(EngineContract, DifferentiableContract):
@@ -24,7 +24,7 @@ def test_only_gradients_that_are_wanted_are_prepared_for(monkeypatch: pytest.Mon
         calls.append(function)
         return function(*args)
 
-    monkeypatch.setattr(torch_kernels, "checkpoint", checkpoint)
+    monkeypatch.setattr(streaming, "checkpoint", checkpoint)
     images, z = ImageSet(torch.arange(36).byte().view(4, 1, 3, 3)), torch.zeros(1, 1, 3, 3)
     denoiser = presets.ls(images, schedule=3).using(backend="torch")
     assert not denoiser(z, 1.0).requires_grad

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from fpmc import presets, reference
-from fpmc.core.collection import FPMC, Collection
+from fpmc.core.collection import Collection
+from fpmc.core.fpmc import FPMC
+from fpmc.core.gaussian import Gaussian
 from fpmc.core.group import Group
 from fpmc.core.precision import Full, Squares
 from fpmc.core.response import Partition, SameAsQ
-from fpmc.core.sources import Gaussian, Source
+from fpmc.core.sources import Source
 from fpmc.engine.gradients import loss_and_gradients
 from fpmc.errors import InputError
 from fpmc.images import ImageSet

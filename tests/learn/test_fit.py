@@ -16,7 +16,7 @@ from engine.problems import close
 from fpmc import FPMC, Collection, ImageSet, InputError, Source, augment, presets, reference
 from fpmc.augmentation import MOVES, TURNS
 from fpmc.core.precision import Squares
-from fpmc.engine import Settings, Task
+from fpmc.engine import Call, Settings
 from fpmc.learn.fit import Fit, answers_of, fit_level, fit_response, fit_targets, labels, least_squares, weigh
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -232,7 +232,7 @@ def test_every_member_of_the_mixture_has_the_same_say_at_every_pixel() -> None:
 
 def test_squares_in_colour_are_evaluated_together() -> None:
     collection = presets.multiscale(blobs(channels=3), sizes=(3, 4, 5), temperatures=(2.0,)).at(0.7)
-    plan = collection.plan(Task(0.7), Settings(backend="numba"))
+    plan = collection.plan(Call(0.7), Settings(backend="numba"))
     assert [step.groups for step in plan.steps] == [(0, 1, 2), (3,), (4,), (5,)]
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 import bruteforce
 from engine.problems import SIGMAS, close, truth
 from fpmc import InputError, presets
-from fpmc.core.collection import FPMC
+from fpmc.core.fpmc import FPMC
+from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.sources import Source
 from fpmc.images import ImageSet
 from fpmc.methods.table1 import flex_masks, wiener_maps
-from fpmc.methods.wiener import fit_gaussian
 from fpmc.networks import SensitivityMaps, load_maps, save_maps
 
 SHAPES = [(1, 6, 6), (3, 6, 6), (1, 5, 7), (3, 7, 5)]
@@ -201,7 +201,7 @@ def test_ls_with_patches_beyond_the_image_is_optimal(shape: tuple[int, int, int]
     images = data(shape)
     z = noisy(images, 1.1)
     denoiser = presets.ls(images, schedule=2 * max(shape[1:]) - 1)
-    assert sum(len(group) for group in denoiser.at(1.1).merged) == 1
+    assert sum(len(group) for group in denoiser.at(1.1).plan(Call(1.1)).groups) == 1
     close(denoiser(z, 1.1), presets.optimal(images)(z, 1.1), 1e-5)
 
 

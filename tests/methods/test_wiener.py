@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 import bruteforce
 from engine.problems import SIGMAS, close
 from fpmc import InputError, reference
+from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.sources import Source
 from fpmc.images import ImageSet
 from fpmc.methods import wiener
-from fpmc.methods.wiener import fit_gaussian, lukoianov_masks, varies, wiener_matrix
+from fpmc.methods.wiener import lukoianov_masks, varies, wiener_matrix
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

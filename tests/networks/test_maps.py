@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fpmc.cli import main
+from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.sources import as_source
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 from fpmc.methods.table1 import wiener, wiener_maps
-from fpmc.methods.wiener import fit_gaussian
 from fpmc.networks import SensitivityMaps, load_maps, save_maps, save_network, sensitivity_maps
 from fpmc.networks.maps import _draw
 from fpmc.networks.precond import EDMPrecond

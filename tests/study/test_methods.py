@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from fpmc import presets
-from fpmc.core.collection import FPMC, Collection
+from fpmc.core.collection import Collection
+from fpmc.core.fpmc import FPMC
 from fpmc.core.precision import Precisions
 from fpmc.core.response import Responses
 from fpmc.core.sources import Source

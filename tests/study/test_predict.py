@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fpmc.core.collection import FPMC
-from fpmc.engine import Task
+from fpmc.core.fpmc import FPMC
+from fpmc.engine import Call
 from fpmc.learn.finetune import LAPTOP, Recipe
 from fpmc.study import predict, steps
 from fpmc.study.experiment import load
@@ -27,7 +27,7 @@ def test_work_is_the_plans_where_it_is_cheap_to_plan(lab: Lab):
     sigma = lab.level(1.09)
     denoiser = build(lab, LS, {})
     assert isinstance(denoiser, FPMC)
-    step = denoiser.at(sigma).plan(Task(sigma, predict.BATCH)).steps[0]
+    step = denoiser.at(sigma).plan(Call(sigma, predict.BATCH)).steps[0]
     assert predict.calls(lab, LS, [sigma], 7).amounts == {step.kernel: 7 * step.work}
 
 

@@ -38,7 +38,7 @@ class Spec:
         if self.loaded is not None:
             return self.loaded
         if self.name not in PRESETS:
-            from fpmc.core.collection import FPMC
+            from fpmc.core.fpmc import FPMC
             from fpmc.core.sources import Source
 
             return FPMC.from_pretrained(self.name, images=images.parts[0] if isinstance(images, Source) else images)
@@ -90,7 +90,7 @@ def parse_spec(text: str) -> Spec:
 
 def _load(text: str) -> Denoiser | None:
     """A network or a saved FPMC; None if the images of the latter must be given."""
-    from fpmc.core.collection import FPMC
+    from fpmc.core.fpmc import FPMC
     from fpmc.networks import load_network
 
     if (Path(text) / "model.safetensors").is_file():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from fpmc.core.collection import FPMC
+    from fpmc.core.fpmc import FPMC
     from fpmc.images import ImageSet
     from fpmc.learn.finetune import Level, Progress, Recipe
     from fpmc.process import Denoiser
@@ -82,7 +82,7 @@ class Setting:
 
     @classmethod
     def of(cls, config: Config) -> Setting:
-        from fpmc.core.collection import FPMC
+        from fpmc.core.fpmc import FPMC
         from fpmc.data import load_images
         from fpmc.learn.finetune import LAPTOP, Recipe
         from fpmc.networks import load_network
@@ -158,7 +158,7 @@ def _conclude(config: Config, setting: Setting, run: RunDirectory) -> None:
     from math import nan
     from statistics import median
 
-    from fpmc.core.collection import FPMC
+    from fpmc.core.fpmc import FPMC
     from fpmc.process import edm_grid
     from fpmc.report.table import markdown, plain
 

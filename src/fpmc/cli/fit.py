@@ -45,7 +45,7 @@ def main(args: list[str]) -> None:
     import torch
 
     from fpmc import presets
-    from fpmc.core.collection import FPMC
+    from fpmc.core.fpmc import FPMC
     from fpmc.learn.fit import fit_level, labels, weigh
     from fpmc.methods.multiscale import TEMPERATURES
     from fpmc.networks import load_network

@@ -29,7 +29,8 @@ def denoise_noisy(config: Config, path: str) -> None:
     import torch
 
     from fpmc.cli.denoise import dimmed
-    from fpmc.methods.wiener import estimate_sigma, fit_gaussian
+    from fpmc.core.gaussian import fit_gaussian
+    from fpmc.methods.wiener import estimate_sigma
     from fpmc.metrics import load_samples
     from fpmc.report.grid import image_grid, to_picture
     from fpmc.report.run import RunDirectory

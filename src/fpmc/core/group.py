@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fpmc.core.precision import Precision, Squares, pruned
-from fpmc.core.response import Partition, Response, SameAsQ
-from fpmc.core.sources import Gaussian, Source, Translations
+from fpmc.core.precision import Precision
+from fpmc.core.record import Structure
+from fpmc.core.response import Response, SameAsQ
+from fpmc.core.sources import Measure, Source
 from fpmc.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class Group(Structure, kind="group"):
     """L estimators (q_ℓ, r_ℓ, ν) of a collection (Section 3)."""
 
     q: Precision
     r: Response
-    source: Source | Translations | Gaussian
+    source: Measure
     weight: Tensor | None = None                        # (C or 1, H or 1, W or 1): all r_ℓ are multiplied by it
 
     def __post_init__(self) -> None:
@@ -35,11 +37,7 @@ class Group:
             raise InputError(f"r is made for images of {tuple(self.total().shape)}, the source holds {self.shape}")
         if self.weight is not None:
             self._check_weight(self.weight)
-        if isinstance(self.source, Translations):
-            q, size = self.q, self.source.size
-            centred = isinstance(q, Squares) and not q.inside and q.size == size and q.around == 0
-            if not (centred and isinstance(self.r, Partition) and self.r.is_pixelwise):
-                raise InputError("translations go with centred squares of their size, each answering for its own pixel")
+        self.source.check(self.q, self.r)
 
     def _check_weight(self, weight: Tensor) -> None:
         if weight.dim() != 3 or any(size not in (1, whole) for size, whole in zip(weight.shape, self.shape)):
@@ -80,12 +78,20 @@ class Group:
 
     def merged(self) -> Group:
         """Identical estimators as one, their responses added: the same denoiser, fewer posteriors."""
-        if isinstance(self.source, Translations):       # each estimator has a source of its own
+        if self.source.per_estimator:
             return self
         q, representative = self.q.merge()
         return self if len(q) == len(self.q) else replace(self, q=q, r=self.r.merge(q, representative))
 
     def pruned(self, budget: float) -> Group:
         """Without entries of q that sum up to at most `budget` in each estimator; responses stay."""
-        q = self.q if isinstance(self.r, SameAsQ) else pruned(self.q, budget)
+        return self.asking(self.q if isinstance(self.r, SameAsQ) else self.q.pruned(budget))
+
+    def asking(self, q: Precision) -> Group:
+        """The same answers asked for by another q."""
         return self if q is self.q else replace(self, q=q)
+
+    def changed(self, change: Callable[[Source], Source]) -> Group:
+        """The same estimators of changed images, e.g. without some of them."""
+        source = self.source.changed(change)
+        return self if source is self.source else replace(self, source=source)

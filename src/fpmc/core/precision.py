@@ -13,15 +13,21 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fpmc.core.record import Structure
 from fpmc.errors import InputError
 
 
-class Precision(ABC):
-    """L query precision vectors over images of H×W pixels, shared by the channels or one per channel."""
+class Precision(Structure, ABC):
+    """L query precisions over images of H×W pixels, shared by the channels or one per channel.
+
+    A structure says what it means (`dense`) and, where it knows better than its dense form, how to measure a distance,
+    which part of that does not depend on z, and how posteriors spread over the pixels it covers.
+    """
 
     height: int
     width: int
     channels: int = 1                                   # 1: shared by all channels
+    diagonal: bool = True                               # `dense` are vectors; else matrices (L, d, d)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -36,13 +42,38 @@ class Precision(ABC):
         """How many entries of the dense form are not 0."""
         return int(self.dense().count_nonzero())
 
+    def features(self, x: Tensor) -> Tensor | None:
+        """What of the distances to x (n, C, H, W) does not depend on z, (n, …), to be kept; None: nothing."""
+        return None
+
+    def distance(self, z: Tensor, x: Tensor, features: Tensor | None = None) -> Tensor:
+        """(z − x)ᵀ q (z − x) (Eq. "mod_ll"), (B, n, L), of z (B, C, H, W) and x (n, C, H, W)."""
+        squares, q = (z[:, None] - x).square(), self.dense(z.dtype).to(z.device).flatten(1)
+        return (squares.sum(2) if self.channels == 1 else squares).flatten(2) @ q.T
+
+    def spread(self, p: Tensor) -> Tensor:
+        """Σ_ℓ q_ℓ p_ℓ of posteriors (B, n, L): (B, n, C or 1, H, W)."""
+        dense = self.dense(p.dtype).to(p.device)
+        return (p @ dense.flatten(1)).unflatten(2, dense.shape[1:])
+
+    def pruned(self, budget: float) -> Precision:
+        """Without the smallest entries of each vector, as long as they sum up to at most `budget`.
+
+        They move no logit by more than budget · max (z − x)² / 2σ², which is how a budget is chosen.
+        """
+        return self
+
+    def shared(self) -> Precision:
+        """Shared by the channels, where all of them have the same vectors."""
+        return self
+
     def merge(self) -> tuple[Precision, Tensor]:
         """Identical vectors once, and for each original estimator the index of its representative (L,)."""
         return self, torch.arange(len(self))
 
 
 @dataclass(frozen=True, eq=False)
-class Full(Precision):
+class Full(Precision, kind="full"):
     """Every pixel counts alike: q = 1 is the precision of the optimal denoiser (Eq. "emp_pmean").
 
     With q = 1/T² images are weighed as if the noise were T times as strong: a temperature.
@@ -62,9 +93,12 @@ class Full(Precision):
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.full((1, 1, self.height, self.width), self.value, dtype=dtype)
 
+    def distance(self, z: Tensor, x: Tensor, features: Tensor | None = None) -> Tensor:
+        return self.value * (z[:, None] - x).square().sum((2, 3, 4))[..., None]
+
 
 @dataclass(frozen=True, eq=False)
-class Squares(Precision):
+class Squares(Precision, kind="squares"):
     """p(x, y, s): square patches (Eq. "sq_patch_indicator").
 
     `inside=False`: one per pixel, centred on it, cut at the border (LS, ELS; App. A.2); s is odd.
@@ -132,6 +166,18 @@ class Squares(Precision):
         within = (rows[:, None, :, None] & columns[:, None]).reshape(-1, 1, self.height, self.width)
         return torch.where(within, 1.0, self.around).to(dtype)
 
+    def distance(self, z: Tensor, x: Tensor, features: Tensor | None = None) -> Tensor:
+        squares = (z[:, None] - x).square().sum(2)
+        rows, columns = (band.to(z) for band in self.bands())
+        sums = (rows @ squares @ columns.T).flatten(2)
+        whole = squares.sum((2, 3))[..., None] if self.around else 0.0
+        return (1 - self.around) * sums + self.around * whole
+
+    def spread(self, p: Tensor) -> Tensor:
+        rows, columns = (band.to(p) for band in self.bands())
+        within = (rows.T @ p.unflatten(2, self.grid) @ columns)[:, :, None]
+        return (1 - self.around) * within + self.around * p.sum(2)[..., None, None, None]
+
     def merge(self) -> tuple[Precision, Tensor]:
         if all(bool(band.all()) for band in self.bands()):
             return Full(self.height, self.width), torch.zeros(len(self), dtype=torch.long)
@@ -139,7 +185,7 @@ class Squares(Precision):
 
 
 @dataclass(frozen=True, eq=False)
-class Precisions(Precision):
+class Precisions(Precision, kind="precisions"):
     """Any non-negative q, (L, C or 1, H, W): binary masks (bool) or soft precisions (float) (Section 4.1)."""
 
     values: Tensor
@@ -165,6 +211,21 @@ class Precisions(Precision):
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         return self.values.to(dtype)
 
+    def pruned(self, budget: float) -> Precision:
+        if self.values.dtype == torch.bool or self.values.requires_grad:
+            return self
+        rows = self.values.flatten(1)
+        values, order = rows.sort(dim=1)
+        small = torch.zeros_like(rows, dtype=torch.bool).scatter_(1, order, values.double().cumsum(1) <= budget)
+        if not bool((small & (rows > 0)).any()):
+            return self
+        return Precisions(rows.masked_fill(small, 0.0).view(self.values.shape))
+
+    def shared(self) -> Precision:
+        if self.channels == 1 or self.values.requires_grad or not bool((self.values == self.values[:, :1]).all()):
+            return self
+        return Precisions(self.values[:, :1].contiguous())
+
     def merge(self) -> tuple[Precision, Tensor]:
         if self.values.requires_grad or len(self) == 1:
             return super().merge()
@@ -178,21 +239,6 @@ class Precisions(Precision):
         if len(seen) == 1 and bool((merged == 1).all()):
             return Full(self.height, self.width), representative
         return Precisions(merged), representative
-
-
-def pruned(q: Precision, budget: float) -> Precision:
-    """Without the smallest entries of each vector, as long as they sum up to at most `budget`.
-
-    They move no logit by more than budget · max (z − x)² / 2σ², which is how a budget is chosen.
-    """
-    if not isinstance(q, Precisions) or q.values.dtype == torch.bool or q.values.requires_grad:
-        return q
-    rows = q.values.flatten(1)
-    values, order = rows.sort(dim=1)
-    small = torch.zeros_like(rows, dtype=torch.bool).scatter_(1, order, values.double().cumsum(1) <= budget)
-    if not bool((small & (rows > 0)).any()):
-        return q
-    return Precisions(rows.masked_fill(small, 0.0).view(q.values.shape))
 
 
 def check_weights(values: Tensor, name: str) -> None:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from fpmc.core.precision import Precision, check_weights
+from fpmc.core.record import Structure
 from fpmc.errors import InputError
 
 
-class Response(ABC):
+class Response(Structure, ABC):
     """L response vectors; Σ_ℓ r_ℓ is what the collection divides by."""
 
     @abstractmethod
@@ -22,6 +23,11 @@ class Response(ABC):
     @abstractmethod
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The vectors themselves, (L, C or 1, H, W)."""
+
+    def mix(self, p: Tensor) -> Tensor:
+        """Σ_ℓ r_ℓ p_ℓ of posteriors (B, n, L): (B, n, C or 1, H, W)."""
+        dense = self.dense(p.dtype).to(p.device)
+        return (p @ dense.flatten(1)).unflatten(2, dense.shape[1:])
 
     @abstractmethod
     def total(self) -> Tensor:
@@ -33,7 +39,7 @@ class Response(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Partition(Response):
+class Partition(Response, kind="partition"):
     """Each output dimension belongs to one estimator, `owner` (C or 1, H, W); Σ_ℓ r_ℓ = 1 (LS, ELS, Lukoianov)."""
 
     owner: Tensor
@@ -49,6 +55,9 @@ class Partition(Response):
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         return (self.owner == torch.arange(self.length)[:, None, None, None]).to(dtype)
+
+    def mix(self, p: Tensor) -> Tensor:
+        return p[:, :, self.owner.to(p.device)]
 
     def total(self) -> Tensor:
         return torch.ones(self.owner.shape, dtype=torch.float64)
@@ -69,7 +78,7 @@ def one_hot(channels: int, height: int, width: int) -> Partition:
 
 
 @dataclass(frozen=True, eq=False)
-class SameAsQ(Response):
+class SameAsQ(Response, kind="same as q"):
     """r_ℓ = q_ℓ, times how often the estimator occurs (PSPC; App. A.1)."""
 
     precision: Precision
@@ -82,6 +91,9 @@ class SameAsQ(Response):
         q = self.precision.dense(dtype)
         return q if self.count is None else q * self.count.to(dtype)[:, None, None, None]
 
+    def mix(self, p: Tensor) -> Tensor:
+        return self.precision.spread(p if self.count is None else p * self.count.to(p))
+
     def total(self) -> Tensor:
         return self.dense(torch.float64).sum(0)
 
@@ -91,7 +103,7 @@ class SameAsQ(Response):
 
 
 @dataclass(frozen=True, eq=False)
-class Responses(Response):
+class Responses(Response, kind="responses"):
     """Any non-negative r, (L, C or 1, H, W) (Section 4.2)."""
 
     values: Tensor

@@ -1,15 +1,20 @@
-"""V: what is averaged. Weighted images, their translations, or a Gaussian."""
+"""V: what is averaged. Weighted images, or their translations; `gaussian` has the Gaussian."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fpmc.core.precision import Precision, Squares
+from fpmc.core.record import Structure
+from fpmc.core.response import Partition, Response
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 
@@ -19,9 +24,67 @@ class Chunk(NamedTuple):
 
     pixels: Tensor                                      # uint8 (n, C, H, W)
     log_weights: Tensor | None                          # float64 (n,); None: all equal
+    first: int                                          # where in the source it begins
 
 
-class Source:
+class Measure(Structure, ABC):
+    """ν: what an estimator averages (Section 3)."""
+
+    shape: tuple[int, int, int]                         # (C, H, W)
+    per_estimator: bool = False                         # each estimator has a source of its own
+
+    def check(self, q: Precision, r: Response) -> None:
+        """Refuse estimators that this measure does not go with."""
+
+    @abstractmethod
+    def changed(self, change: Callable[[Source], Source]) -> Measure:
+        """The same measure of changed images, e.g. without some of them."""
+
+
+class Discrete(Measure):
+    """A measure on images: sets of them, one after the other, and the logarithm of the weight of each."""
+
+    parts: tuple[ImageSet, ...]
+    log_weights: Tensor | None                          # float64 (N,); None: all equal
+
+    @property
+    def shape(self) -> tuple[int, int, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.parts[0].shape
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    @cached_property
+    def ids(self) -> Tensor:
+        """The source id of every image (N,)."""
+        return torch.cat([part.ids for part in self.parts])
+
+    def chunks(self, size: int, first: int = 0, last: int | None = None) -> Iterator[Chunk]:
+        """The images from `first` to `last` in stretches of at most `size`; those without weight are passed over."""
+        last = len(self) if last is None else last
+        start = 0
+        for part in self.parts:
+            for begin in range(max(0, first - start), min(len(part), last - start), size):
+                end = min(begin + size, len(part), last - start)
+                here = slice(start + begin, start + end)
+                weights = None if self.log_weights is None else self.log_weights[here]
+                if weights is None or bool((weights > -torch.inf).any()):
+                    yield Chunk(part.read(slice(begin, end)), weights, start + begin)
+            start += len(part)
+
+    def read(self, index: Tensor) -> Tensor:
+        """The images of `index`, uint8 (n, C, H, W)."""
+        ends = torch.tensor([len(part) for part in self.parts]).cumsum(0)
+        of = torch.bucketize(index, ends, right=True)
+        pixels = torch.empty(len(index), *self.shape, dtype=torch.uint8)
+        for number, part in enumerate(self.parts):
+            here = of == number
+            if bool(here.any()):
+                pixels[here] = part.read(index[here] - (ends[number] - len(part)))
+        return pixels
+
+
+class Source(Discrete, kind="images"):
     """ν: a discrete measure on images (Section 3), uniform over all of them unless weights are given.
 
     `a | b` is the union of two sources: uniform over the union while both are uniform, else with masses proportional
@@ -35,11 +98,13 @@ class Source:
         shapes = {part.shape for part in self.parts}
         if len(shapes) != 1:
             raise InputError(f"a source needs images of one shape, got {sorted(shapes) or 'none'}")
-        (self.shape,) = shapes                          # (C, H, W)
         self.log_weights = None if log_weights is None else _normalise(log_weights, len(self))
 
-    def __len__(self) -> int:
-        return sum(len(part) for part in self.parts)
+    def arguments(self) -> dict[str, Any]:
+        return {"images": self.parts, "log_weights": self.log_weights}
+
+    def changed(self, change: Callable[[Source], Source]) -> Source:
+        return change(self)
 
     def __repr__(self) -> str:
         """Size, originals, weights and parts, with the mass of each part where weights decide it."""
@@ -50,11 +115,6 @@ class Source:
         parts = " | ".join(f"{len(part)} {part.name}{mass}" for part, mass in zip(self.parts, masses))
         weights = "uniform" if self.log_weights is None else "weighted"
         return f"Source({len(self)} images of {len(self.ids.unique())} originals, {weights}: {parts})"
-
-    @property
-    def ids(self) -> Tensor:
-        """The source id of every image (N,)."""
-        return torch.cat([part.ids for part in self.parts])
 
     def __or__(self, other: Source | ImageSet) -> Source:
         other = as_source(other)
@@ -91,18 +151,6 @@ class Source:
         by_part = torch.bucketize(index, ends, right=True).argsort(stable=True)
         return Source(parts, self.log_weights[index[by_part]])
 
-    def chunks(self, size: int) -> Iterator[Chunk]:
-        """The images in stretches of at most `size`; stretches without weight are passed over."""
-        start = 0
-        for part in self.parts:
-            for first in range(0, len(part), size):
-                pixels = part.read(slice(first, first + size))
-                here = slice(start + first, start + first + len(pixels))
-                weights = None if self.log_weights is None else self.log_weights[here]
-                if weights is None or bool((weights > -torch.inf).any()):
-                    yield Chunk(pixels, weights)
-            start += len(part)
-
     def _or_uniform(self) -> Tensor:
         if self.log_weights is not None:
             return self.log_weights
@@ -136,7 +184,7 @@ def _normalise(log_weights: Tensor, count: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Translations:
+class Translations(Measure, kind="translations"):
     """(p_T(x,y,s)(D) | x, y): for each pixel, the images moved so that another patch comes under it (App. A.2.2).
 
     With k = ⌊s/2⌋, a row y with k ≤ y ≤ H−k−1 may take its patch from every such row, any other row only from
@@ -145,10 +193,19 @@ class Translations:
 
     base: Source
     size: int
+    per_estimator = True
+
+    def check(self, q: Precision, r: Response) -> None:
+        centred = isinstance(q, Squares) and not q.inside and q.size == self.size and q.around == 0
+        if not (centred and isinstance(r, Partition) and r.is_pixelwise):
+            raise InputError("translations go with centred squares of their size, each answering for its own pixel")
 
     @property
-    def shape(self) -> tuple[int, int, int]:
+    def shape(self) -> tuple[int, int, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.base.shape
+
+    def changed(self, change: Callable[[Source], Source]) -> Translations:
+        return replace(self, base=change(self.base))
 
     def _offsets(self, at: int, length: int) -> range:
         k = self.size // 2
@@ -167,20 +224,3 @@ class Translations:
                     moved.append(ImageSet(window.contiguous(), ids=part.ids))
                 weights.append(self.base._or_uniform())
         return Source(moved, torch.cat(weights))
-
-
-@dataclass(frozen=True, eq=False)
-class Gaussian:
-    """N(μ, Σ) with Σ = U diag(λ) Uᵀ: the source that makes the Wiener filter a member of the class (App. A.3)."""
-
-    mean: Tensor                                        # float64 (C, H, W)
-    eigenvalues: Tensor                                 # float64 (d,), non-negative
-    eigenvectors: Tensor                                # (d, d), columns
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return tuple(self.mean.shape)  # pyright: ignore[reportReturnType]
-
-    def covariance(self) -> Tensor:
-        """Σ, (d, d)."""
-        return (self.eigenvectors * self.eigenvalues) @ self.eigenvectors.T

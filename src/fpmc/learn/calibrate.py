@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fpmc.core.collection import FPMC
+from fpmc.core.fpmc import FPMC
 from fpmc.errors import InputError
 from fpmc.files import atomic
 from fpmc.images import ImageSet

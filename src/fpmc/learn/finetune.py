@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from fpmc import engine
-from fpmc.core.collection import FPMC, Collection
+from fpmc.core.collection import Collection
+from fpmc.core.fpmc import FPMC
+from fpmc.core.gaussian import Gaussian
 from fpmc.core.group import Group
 from fpmc.core.precision import Precisions
 from fpmc.core.response import of as response_of
-from fpmc.core.sources import Gaussian, Source
+from fpmc.core.sources import Source
 from fpmc.engine.gradients import Fixed, loss_and_gradients
 from fpmc.errors import InputError
 from fpmc.files import atomic
@@ -153,7 +155,7 @@ class Level:
         """What the estimators that are not learned say."""
         if not self.fixed:
             return None
-        plan = engine.make_plan(self.fixed, engine.Task(self.sigma, len(z), z.dtype, z.device.type))
+        plan = engine.make_plan(self.fixed, engine.Call(self.sigma, len(z), z.dtype, z.device.type))
         total = torch.stack([group.total().expand(z.shape[1:]) for group in self.fixed]).sum(0)
         return Fixed(engine.denoise(self.fixed, plan, z, torch.ones(())), total)
 

@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from fpmc.augmentation import MOVES, TURNS, Augmented
-from fpmc.core.collection import FPMC, Collection
+from fpmc.core.collection import Collection
+from fpmc.core.fpmc import FPMC
+from fpmc.core.gaussian import Gaussian
 from fpmc.core.group import Group
 from fpmc.core.precision import Full, Squares
-from fpmc.core.sources import Gaussian, Source, Translations
+from fpmc.core.sources import Source, Translations
 from fpmc.engine import Settings
 from fpmc.errors import InputError
 from fpmc.images import ImageSet

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Literal
 
 from fpmc import augmentation
-from fpmc.core.collection import FPMC, Collection
+from fpmc.core.collection import Collection
+from fpmc.core.fpmc import FPMC
 from fpmc.core.precision import Full
 from fpmc.core.response import SameAsQ
 from fpmc.core.sources import Source, as_source

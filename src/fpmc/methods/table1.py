@@ -11,14 +11,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fpmc.core.collection import FPMC, Collection
+from fpmc.core.collection import Collection
+from fpmc.core.fpmc import FPMC
+from fpmc.core.gaussian import Gaussian, fit_gaussian
 from fpmc.core.precision import Full, Precision, Precisions, Squares
 from fpmc.core.response import SameAsQ, one_hot, pixel
-from fpmc.core.sources import Gaussian, Source, Translations, as_source
+from fpmc.core.sources import Source, Translations, as_source
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 from fpmc.methods.schedules import Schedule, resolve
-from fpmc.methods.wiener import check_masking, fit_gaussian, lukoianov_masks, varies, wiener_matrix
+from fpmc.methods.wiener import check_masking, lukoianov_masks, varies, wiener_matrix
 from fpmc.networks import load_maps
 from fpmc.networks.shipped import MAPS
 

@@ -3,44 +3,12 @@
 from __future__ import annotations
 
 from typing import Literal
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from fpmc.core.sources import Gaussian, Source
+from fpmc.core.gaussian import Gaussian
 from fpmc.errors import InputError
-
-CHUNK = 2048                                            # images per step of the covariance
-
-
-def fit_gaussian(source: Source) -> Gaussian:
-    """N(μ, Σ) with the mean and covariance of the source (App. A.3), in float64; Σ of one image is 0.
-
-    Sums are taken of bytes less 128, whose products are whole numbers, so no digit is lost before the centring. Asked
-    again for the same source, it gives the same object.
-    """
-    if source not in _fitted:
-        _fitted[source] = _fit(source)
-    return _fitted[source]
-
-
-_fitted: WeakKeyDictionary[Source, Gaussian] = WeakKeyDictionary()
-
-
-def _fit(source: Source) -> Gaussian:
-    dimension = source.shape[0] * source.shape[1] * source.shape[2]
-    second = torch.zeros(dimension, dimension, dtype=torch.float64)
-    first = torch.zeros(dimension, dtype=torch.float64)
-    for pixels, log_weights in source.chunks(CHUNK):
-        x = pixels.flatten(1).double() - 128.0
-        weighted = x / len(source) if log_weights is None else x * log_weights.exp()[:, None]
-        first += weighted.sum(0)
-        second.addmm_(weighted.T, x)
-    second.addr_(first, first, alpha=-1.0).div_(127.5**2)
-    eigenvalues, eigenvectors = torch.linalg.eigh(second)
-    mean = ((first + 0.5) / 127.5).view(source.shape)
-    return Gaussian(mean, eigenvalues.clamp_(min=0.0), eigenvectors)
 
 
 def gains(gaussian: Gaussian, sigma: float) -> Tensor:

@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fpmc.core.collection import FPMC, Collection
+from fpmc.core.collection import Collection
+from fpmc.core.fpmc import FPMC
 from fpmc.core.precision import Precisions
 from fpmc.core.response import Responses
 from fpmc.core.sources import Source, Translations
-from fpmc.engine import Task
+from fpmc.engine import Call
 from fpmc.images import ImageSet
 
 GEMM = 2048                                             # size of the square matrix product all times are compared with
@@ -81,7 +82,7 @@ def benchmark(
     x = held_out.scaled(slice(batch))
     for sigma in sigmas:
         z = x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
-        step = denoiser.at(sigma).plan(Task(sigma, batch), denoiser.settings).steps[0]
+        step = denoiser.at(sigma).plan(Call(sigma, batch), denoiser.settings).steps[0]
         denoiser(z[:1], sigma)                          # compile, lay out, build rows
         with _PeakMemory() as peak:
             seconds = best_of(lambda z=z, sigma=sigma: denoiser(z, sigma), repeats) / batch

@@ -12,7 +12,8 @@ import torch
 from fpmc import presets
 from fpmc.augmentation import augment, from_recipe
 from fpmc.core import storage
-from fpmc.core.collection import FPMC, Collection
+from fpmc.core.collection import Collection
+from fpmc.core.fpmc import FPMC
 from fpmc.core.sources import Source
 from fpmc.errors import InputError
 from fpmc.images import ImageSet

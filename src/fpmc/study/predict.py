@@ -10,11 +10,12 @@ from functools import lru_cache
 import torch
 
 from fpmc.augmentation import MOVES
-from fpmc.core.collection import FPMC, Collection
+from fpmc.core.collection import Collection
+from fpmc.core.fpmc import FPMC
 from fpmc.core.precision import Full, Precision, Precisions, Squares
 from fpmc.core.response import SameAsQ, pixel
 from fpmc.core.sources import Source, Translations
-from fpmc.engine import Task
+from fpmc.engine import Call
 from fpmc.methods.multiscale import multiscale
 from fpmc.methods.schedules import resolve
 from fpmc.methods.table1 import nearest
@@ -97,7 +98,7 @@ def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:
     if method.preset in PLANNED and not method.soft:
         denoiser = build(lab, method, {})
         assert isinstance(denoiser, FPMC)
-        step = denoiser.at(sigma).plan(Task(sigma, BATCH)).steps[0]
+        step = denoiser.at(sigma).plan(Call(sigma, BATCH)).steps[0]
         return {step.kernel: step.work}
     images, pixels = len(lab.images) * (1 + (method.amount if method.augment else 0)), lab.side**2
     patch = _patch(lab, sigma)
@@ -123,7 +124,7 @@ def _multiscale(lab: Lab, sigma: float, moved: bool) -> dict[str, float]:
     key = ("plans of squares", moved)
     collections = lab.recall(key, lambda: multiscale(lab.images, gaussian=False, moved=moved))
     found: dict[str, float] = {}
-    for step in collections.at(sigma).plan(Task(sigma, BATCH)).steps:
+    for step in collections.at(sigma).plan(Call(sigma, BATCH)).steps:
         found[step.kernel] = found.get(step.kernel, 0.0) + step.work * (MIXING if step.kernel == "boxes" else 1)
     return found
 
@@ -185,7 +186,7 @@ def _kernel(kind: str) -> Callable[[Lab], float]:
         else:
             collection = Collection(q, SameAsQ(q), source)
         z = torch.randn(BATCH, *source.shape)
-        work = collection.plan(Task(1.0, BATCH)).steps[0].work
+        work = collection.plan(Call(1.0, BATCH)).steps[0].work
         if kind == "rows":                              # counted as `per_image` does
             work = 3.0 * len(source) * q.entries
         return BATCH * work / _best(lambda: collection.denoise(z, 1.0))

@@ -11,8 +11,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fpmc.core.collection import FPMC
-from fpmc.engine import Task
+from fpmc.core.fpmc import FPMC
+from fpmc.engine import Call
 from fpmc.errors import InputError
 from fpmc.files import atomic
 from fpmc.learn.calibrate import BATCH, calibrate, forward_points
@@ -395,7 +395,7 @@ def describe(lab: Lab, inputs: Inputs, scratch: Path, *, method: dict[str, Any],
     denoiser = build(lab, Method.of(method), inputs)
     assert isinstance(denoiser, FPMC)
     collection = denoiser.at(sigma)
-    steps = collection.plan(Task(sigma, 1, device=lab.device), replace(denoiser.settings, threads=1)).steps
+    steps = collection.plan(Call(sigma, 1, device=lab.device), replace(denoiser.settings, threads=1)).steps
     return Made(
         {},
         {

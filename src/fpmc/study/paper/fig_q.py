@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.sources import Source
-from fpmc.methods.wiener import fit_gaussian, lukoianov_masks, wiener_matrix
+from fpmc.methods.wiener import lukoianov_masks, wiener_matrix
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing
 from fpmc.study import predict, steps

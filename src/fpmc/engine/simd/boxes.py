@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from fpmc.engine.vector import KERNEL, load, splat, store
+from fpmc.engine.simd.vector import KERNEL, load, splat, store
 
 
 @njit(**KERNEL)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from fpmc.engine.lanes import BOTTOM
-from fpmc.engine.vector import KERNEL, LANES, exp, larger, largest, load, splat, store, total
+from fpmc.engine.simd.lanes import BOTTOM
+from fpmc.engine.simd.vector import KERNEL, LANES, exp, larger, largest, load, splat, store, total
 
 VECTORS = 4                                             # accumulators of a row, so that additions need not wait
 WIDTH = VECTORS * LANES

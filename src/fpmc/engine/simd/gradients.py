@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fpmc.core.sources import Source, scale
 from fpmc.engine.gradients import Fixed, Gradients
-from fpmc.engine.lanes import NOTHING
-from fpmc.engine.tiles import WIDTH, step
+from fpmc.engine.simd.lanes import NOTHING
+from fpmc.engine.simd.tiles import WIDTH, step
 
 
 class Entries(NamedTuple):

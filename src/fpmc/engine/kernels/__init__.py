@@ -1,0 +1,11 @@
+"""The kernels: one file each, with its offers and its run. A new one is a subclass of `Offer` in a file of its own."""
+
+from __future__ import annotations
+
+from fpmc.engine.kernels import affine, boxes, kept, rows, shifts, streaming, translated, whole  # noqa: F401
+from fpmc.engine.kernels.offer import Offer
+
+
+def every() -> list[type[Offer]]:
+    """All kernels there are."""
+    return list(Offer.known.values())

@@ -1,0 +1,105 @@
+"""Square patches, fused: box sums of the squared differences, whatever their size; several sizes share them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import astuple, dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fpmc.core.group import Group
+from fpmc.core.precision import Squares
+from fpmc.core.response import Partition, SameAsQ
+from fpmc.core.sources import Discrete
+from fpmc.engine.kernels.fused import Fused, FusedRun
+from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of
+from fpmc.engine.reduce import Mean, Reduction
+from fpmc.engine.settings import Call, Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxSums(Fused):
+    """Squares that answer for the pixels they cover, or each for its own output values."""
+
+    kernel = "boxes"
+    weighs: bool                                        # the kernel applies the weights of the groups itself
+    source: Discrete = field(compare=False, repr=False)
+
+    @property
+    def joins(self) -> Hashable | None:
+        return (self.respond, self.cut, id(self.source)) if self.weighs or self.respond == "owned" else None
+
+    @classmethod
+    def offers(cls, groups: Members, call: Call, settings: Settings, reduction: Reduction) -> Iterator[Offer]:
+        group, source = groups[0], groups[0].source
+        if not isinstance(source, Discrete) or not isinstance(group.q, Squares):
+            return
+        covering = answers_in_boxes(group)
+        respond = respond_of(group, reduction, mixes=covering)
+        if respond == "mixed" and not (covering or isinstance(group.r, Partition)):
+            return
+        passes, threads = 2 if respond == "mixed" else 1, settings.threads or torch.get_num_threads()
+        channels, height, width = group.shape
+        counts = {"fused.element": 0.0, "fused.pixel": 0.0, "fused.estimator": 0.0}
+        for each in groups:
+            assert isinstance(each.q, Squares)
+            reach = 4 if each.q.stride == 1 else each.q.grid[1] * each.q.size / width
+            counts["fused.element"] += passes * channels * height * width * len(source) / len(groups)
+            counts["fused.pixel"] += passes * height * width * len(source) * (reach + (2 if passes == 2 else 0))
+            counts["fused.estimator"] += float(passes * len(each) * len(source))
+        slots = channels * height * width
+        why = "square patches are box sums of the squared differences, whatever their size"
+        if passes == 2:
+            why += "; two passes, since responses mix normalised posteriors"
+        yield cls(
+            respond=respond, sigma=call.sigma, estimators=sum(map(len, groups)), images=len(source), counts=counts,
+            memory=cls.room(groups, call.batch, threads, slots), why=why, threads=threads,
+            cut=cut_of(source, passes, settings), source=source,
+            weighs=covering and all(each.weight is None or len(each.weight) == 1 for each in groups),
+        )
+
+    def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:
+        return _Boxes(self, groups, z, reduction, total)
+
+
+def answers_in_boxes(group: Group) -> bool:
+    """r is 1 in the patches of q."""
+    if not (isinstance(group.r, SameAsQ) and group.r.count is None and isinstance(group.q, Squares)):
+        return False
+    r = group.r.precision
+    return isinstance(r, Squares) and astuple(r) == astuple(group.q.patch)
+
+
+class _Boxes(FusedRun):
+    def query(self) -> NamedTuple:
+        from fpmc.engine.simd import kernels
+
+        assert isinstance(self.offer, BoxSums)
+        self.posterior, self.respond = kernels.boxes_posterior, kernels.boxes_respond
+        self._weighs = self.offer.weighs and not (isinstance(self.reduction, Mean) and self.reduction.apart)
+        scales, around, start = [], [], 0
+        for q in (group.q for group in self.groups):
+            assert isinstance(q, Squares)
+            scales.append((0 if q.inside else -(q.size // 2), q.size, q.stride, *q.grid, start))
+            around.append(q.around)
+            start += len(q)
+        return kernels.Boxes(*self.groups[0].shape[1:], np.array(scales), np.array(around, np.float32))
+
+    def response(self) -> NamedTuple:
+        from fpmc.engine.simd import kernels
+
+        weights = torch.ones(len(self.groups), *self.z.shape[2:])
+        for row, group in zip(weights, self.groups):
+            if self._weighs and group.weight is not None:
+                row *= group.weight[0]
+        r = self.groups[0].r
+        owner = r.owner.flatten().numpy() if isinstance(r, Partition) else np.zeros(0, np.int64)
+        return kernels.Answers(owner, weights.flatten(1).numpy())
+
+    def width(self) -> int:
+        r = self.groups[0].r
+        return r.owner.numel() if isinstance(r, Partition) else math.prod(self.z.shape[2:])

@@ -1,0 +1,228 @@
+"""Streaming posteriors in torch: any structure, any device, any dtype, differentiable in z, q and r.
+
+Images come in chunks, each added to the state. Where a gradient is wanted, a chunk is computed again in the backward
+pass instead of being kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from fpmc.core.group import Group
+from fpmc.core.precision import Full, Precision, Squares
+from fpmc.core.response import Partition
+from fpmc.core.sources import Discrete, scale
+from fpmc.engine.kernels.offer import Members, Offer, Run, respond_of, weight_of, weighted
+from fpmc.engine.reduce import Part, Reduction
+from fpmc.engine.settings import Call, Settings
+from fpmc.engine.state import State
+
+Features = WeakKeyDictionary[Discrete, dict[tuple, Tensor]]
+_features: WeakKeyDictionary[Precision, Features] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming(Offer):
+    """Distances and mixtures as the structures compute them, a chunk of images at a time."""
+
+    backend = "torch"
+    supplies = frozenset({"answers", "shares", "weights", "posteriors"})
+    chunk: int                                          # images at a time
+    memory_limit: int                                   # of what is kept of the images from call to call
+
+    @property
+    def amount(self) -> str:
+        return f"{self.chunk} at a time"
+
+    @classmethod
+    def _offer(
+        cls, group: Group, call: Call, settings: Settings, reduction: Reduction, why: str, counts: dict[str, float],
+        row: float, **more,
+    ) -> Offer:
+        """An offer that needs `row` numbers per noisy image and image of the source."""
+        respond = respond_of(group, reduction)
+        assert isinstance(group.source, Discrete)
+        images, dimension, unit = len(group.source), math.prod(group.shape), torch.finfo(call.dtype).bits // 8
+        row += {"owned": dimension, "means": 0, "mixed": dimension}[respond]
+        per_image = int((call.batch * row + 2 * dimension) * unit)
+        chunk = settings.chunk or max(1, min(images, settings.memory // per_image))
+        passes = 2 if respond == "mixed" else 1
+        if passes == 2:
+            why += "; two passes, since responses mix normalised posteriors"
+            counts = {kind: 2 * count for kind, count in counts.items()}
+        answered = dimension if respond == "owned" else dimension * len(group)
+        counts = {**counts, "product" if respond == "means" or not isinstance(group.r, Partition) else "element": (
+            float(images * answered) + counts.get("product", 0.0) * (respond != "owned")
+        )}
+        return cls(
+            respond=respond, sigma=call.sigma, estimators=len(group), images=images, counts=counts,
+            memory=chunk * per_image, why=why, chunk=chunk, memory_limit=settings.memory,
+            threads=torch.get_num_threads(), **more,
+        )
+
+    def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:
+        return StreamingRun(self, groups[0], z, reduction, total)
+
+    def distance(self, q: Precision, z: Tensor, x: Tensor, features: Tensor | None) -> Tensor:
+        """Σ q (z − x)², (B, n, L)."""
+        return q.distance(z, x, features)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direct(Streaming):
+    """Squared differences written out: what every structure can do."""
+
+    kernel = "direct"
+
+    @classmethod
+    def offers(cls, groups: Members, call: Call, settings: Settings, reduction: Reduction) -> Iterator[Offer]:
+        (group,) = groups
+        if not isinstance(group.source, Discrete):
+            return
+        q, images = group.q, len(group.source)
+        (channels, height, width), length = group.shape, len(group)
+        pixels = height * width
+        counts = {"element": 3.0 * images * channels * pixels}
+        if isinstance(q, Full):
+            row, why = 2 * channels * pixels, "all pixels count; direct differences"
+        elif isinstance(q, Squares):
+            row, why = 2 * channels * pixels + 3 * pixels, "square patches are box sums of the squared differences"
+            counts["product"] = float(images) * (q.grid[0] * pixels + length * width)
+        else:
+            span = q.channels * pixels
+            row = 2 * channels * pixels + 2 * length
+            counts["product"] = float(images) * length * span
+            why = f"a matrix product; {q.entries / length:.1f} of {span} entries per row" if q.diagonal else "any q"
+            why += ", shared by the channels" if q.channels == 1 and channels > 1 else ""
+        yield cls._offer(group, call, settings, reduction, why, counts, row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expanded(Streaming):
+    """‖z − x‖² = ‖z‖² − 2 z·x + ‖x‖², one matrix product, where rounding allows it; ‖z‖² cancels in the posterior."""
+
+    kernel = "expanded"
+
+    @classmethod
+    def offers(cls, groups: Members, call: Call, settings: Settings, reduction: Reduction) -> Iterator[Offer]:
+        (group,) = groups
+        if not isinstance(group.source, Discrete) or not isinstance(group.q, Full):
+            return
+        dimension = math.prod(group.shape)
+        norm = dimension * (2.0 + 2.0 * call.sigma**2)  # a bound on the mean of ‖z‖² + ‖x‖², for z within a few σ
+        rounding = 1.5 * torch.finfo(call.dtype).eps * norm * math.sqrt(math.log2(dimension + 1))
+        products = float(len(group.source)) * dimension
+        yield cls._offer(
+            group, call, settings, reduction, "all pixels count; one matrix product",
+            {"product": products, "element": products / max(1, call.batch)}, 4,
+            error=rounding * group.q.value / (2 * call.sigma**2),
+        )
+
+    def distance(self, q: Precision, z: Tensor, x: Tensor, features: Tensor | None) -> Tensor:
+        assert isinstance(q, Full)
+        z, x = z.flatten(1), x.flatten(1)
+        return q.value * torch.addmm(x.square().sum(1), z, x.T, alpha=-2.0)[..., None]
+
+
+class StreamingRun(Run):
+    """One group of images at work."""
+
+    def __init__(self, offer: Streaming, group: Group, z: Tensor, reduction: Reduction, total: Tensor) -> None:
+        assert isinstance(group.source, Discrete)
+        self.offer, self.group, self.z, self.reduction, self.source = offer, group, z, reduction, group.source
+        self.count, self.passes, self.total = len(group.source), 2 if offer.respond == "mixed" else 1, total.to(z)
+
+    def logits(self, x: Tensor, log_weights: Tensor | None, features: Tensor | None) -> Tensor:
+        """(B, n, L)."""
+        logit = self.offer.distance(self.group.q, self.z, x, features) * (-0.5 / self.offer.sigma**2)
+        return logit if log_weights is None else logit + log_weights[:, None]
+
+    def first(self, begin: int, end: int) -> State:
+        owner, moments = self._slots()
+        state = State.empty(self.z, len(self.group), owner)
+
+        def add(x: Tensor, log_weights: Tensor | None, features: Tensor | None, *sums: Tensor) -> tuple:
+            before = State(sums[0], sums[1], None if owner is None else sums[2], owner)
+            after = before.add(self.logits(x, log_weights, features), None if moments is None else moments(x))
+            return (after.top, after.mass) if owner is None else (after.top, after.mass, after.moment)
+
+        sums = (state.top, state.mass) if owner is None else (state.top, state.mass, state.moment)
+        for _, *chunk in self._chunks(begin, end):
+            sums = _call(add, *chunk, *sums)
+        return State(*sums, **({} if owner is None else {"owner": owner}))
+
+    def _slots(self) -> tuple[Tensor | None, Callable[[Tensor], Callable[[Tensor], Tensor]] | None]:
+        """The estimator of each slot, and what slots gain from the weights of a chunk."""
+        if self.offer.respond == "mixed":
+            return None, None
+        if self.offer.respond == "means":
+            owner = torch.arange(len(self.group), device=self.z.device).repeat_interleave(self.z[0].numel())
+            return owner, lambda x: lambda weights: (weights.mT @ x.flatten(1)).flatten(1)
+        assert isinstance(self.group.r, Partition)
+        owner = self.group.r.owner.to(self.z.device).expand(self.group.shape)
+        return owner.flatten(), lambda x: lambda weights: (weights[:, :, owner] * x).sum(1).flatten(1)
+
+    def second(self, begin: int, end: int, state: State) -> Tensor:
+        scale_ = weight_of(self.group, self.total)
+        wants = self.reduction.wants
+        counted = self.reduction.pixels(self.total) if wants == "shares" else None
+        result = torch.zeros_like(self.z) if wants == "answers" else self.z.new_zeros(())
+        if counted is not None:
+            result = self.z.new_zeros(len(self.z), self.count)
+
+        def add(x: Tensor, log_weights: Tensor | None, features: Tensor | None, result: Tensor, first: int) -> Tensor:
+            p = torch.exp(self.logits(x, log_weights, features) - state.top[:, None]) / state.mass[:, None]
+            mixed = self.group.r.mix(p)
+            if wants == "answers":
+                return result + (mixed * x).sum(1)
+            if counted is not None:
+                weight = 1.0 if self.group.weight is None else self.group.weight.to(mixed)
+                result[:, first : first + len(x)] = (mixed * (counted * weight)).sum((2, 3, 4))
+                return result
+            w = mixed * scale_
+            return result + self.reduction.sums(Part(first, x, w, w * x, p))
+
+        for first, *chunk in self._chunks(begin, end):
+            result = _call(add, *chunk, result, first)
+        return result
+
+    def close(self, state: State | None, sums: Tensor | None) -> Sequence[Tensor] | Tensor:
+        if self.reduction.wants != "answers":
+            return sums if sums is not None else self.z.new_zeros(())
+        if self.offer.respond == "mixed":
+            answer = sums
+        elif self.offer.respond == "owned":
+            answer = state.finish().view_as(self.z)  # pyright: ignore[reportOptionalMemberAccess]
+        else:
+            means = state.finish().view(len(self.z), len(self.group), *self.group.shape)  # pyright: ignore
+            answer = (self.group.r.dense(self.z.dtype).to(self.z.device) * means).sum(1)
+        return weighted([self.group], [answer], self.reduction)  # pyright: ignore[reportArgumentType]
+
+    def _chunks(self, begin: int, end: int) -> Iterator[tuple[int, Tensor, Tensor | None, Tensor | None]]:
+        for pixels, log_weights, first in self.source.chunks(self.offer.chunk, begin, end):
+            x = scale(pixels.to(self.z.device), self.z.dtype)
+            yield first, x, None if log_weights is None else log_weights.to(self.z), self._kept_features(x, first)
+
+    def _kept_features(self, x: Tensor, first: int) -> Tensor | None:
+        """What of the distances does not depend on z, kept while it fits."""
+        kept = _features.setdefault(self.group.q, WeakKeyDictionary()).setdefault(self.source, {})
+        key = first, len(x), x.dtype, x.device
+        if key not in kept:
+            found = self.group.q.features(x)
+            if found is None or torch.is_grad_enabled():
+                return found
+            if sum(each.nbytes for each in kept.values()) + found.nbytes > self.offer.memory_limit:
+                return found
+            kept[key] = found
+        return kept[key]
+
+
+def _call(function: Callable, *args):
+    return checkpoint(function, *args, use_reentrant=False) if torch.is_grad_enabled() else function(*args)

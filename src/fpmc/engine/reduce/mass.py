@@ -1,0 +1,35 @@
+"""How many images speak: mass, effective number and entropy of every estimator's posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fpmc.engine.reduce.reduction import Found, Part, Reduction
+
+
+class Masses(NamedTuple):
+    """One number for each noisy image and estimator, (B, L) over all groups of images in their order."""
+
+    log_mass: Tensor                                    # log Σ_n ν(n) exp(−Σ q (z − x_n)² / 2σ²), up to a constant of z
+    effective: Tensor                                   # 1 / Σ_n p(n)²
+    entropy: Tensor                                     # −Σ_n p(n) log p(n), in nats
+
+
+class Mass(Reduction):
+    """Log-sum-exp, effective sample size, entropy."""
+
+    wants = "posteriors"
+
+    def sums(self, part: Part) -> Tensor:
+        assert part.p is not None
+        return torch.stack([part.p.square().sum(1), -torch.xlogy(part.p, part.p).sum(1)])      # (2, B, L)
+
+    def finish(self, found: Sequence[Found], total: Tensor) -> Masses:
+        spoken = sorted((each for each in found if each.state is not None), key=lambda each: each.places)
+        log_mass = torch.cat([each.state.log_mass for each in spoken], 1)  # pyright: ignore[reportOptionalMemberAccess]
+        sums = torch.cat([torch.as_tensor(each.sums) for each in spoken], 2)
+        return Masses(log_mass, 1 / sums[0], sums[1])

@@ -1,0 +1,220 @@
+"""The fused kernels: posteriors of whole images, of squares and of sparse rows, and what is wanted of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from fpmc.engine.simd.boxes import box, patches, spread
+from fpmc.engine.simd.lanes import (
+    all_sum,
+    deliver,
+    differences,
+    everything,
+    posterior,
+    row_sums,
+    squares,
+    unpack,
+    update,
+)
+from fpmc.engine.simd.vector import KERNEL, LANES, load, splat, store
+
+
+class Boxes(NamedTuple):
+    """Squares of one or several sizes."""
+
+    height: int
+    width: int
+    scales: np.ndarray                                  # int64 (K, 6): where window 0 begins, size, stride, rows and
+    around: np.ndarray                                  # columns of patches, first estimator; q outside, float32 (K,)
+
+
+class Rows(NamedTuple):
+    """Sparse rows of q over `span` dimensions: pixels where q is shared by the channels, or all."""
+
+    span: int
+    centre: bool                                        # without Σ q z², which is large where the noise is
+    rows: NamedTuple                                    # `sparse.Sparse`
+
+
+@njit(**KERNEL)
+def whole_posterior(stretch, first, last, asked, sums, q):
+    """Posterior sums of the one estimator q = 1."""
+    x = np.empty(stretch.blocks.shape[1], np.float32)
+    s = np.empty(LANES, np.float32)
+    for j in range(first, last):
+        unpack(stretch.blocks[j], x)
+        for b in range(len(asked.z)):
+            all_sum(asked.z[b], x, s)
+            prior = load(stretch.log_weights, j)
+            sums.alive[b, j] = update(
+                s, prior, asked.scale, x, asked.cut, sums.ends, sums.slots, sums.top[b], sums.mass[b], sums.moment[b]
+            )
+
+
+@njit(**KERNEL)
+def whole_respond(stretch, first, last, asked, norm, q, r, wanted):
+    """Weights r(j) p of whole images; r float32 (rows,)."""
+    x = np.empty(stretch.blocks.shape[1], np.float32)
+    s = np.empty(LANES, np.float32)
+    mixed = np.empty(len(r) * LANES, np.float32)
+    for j in range(first, last):
+        if not norm.alive[:, j].any():
+            continue
+        unpack(stretch.blocks[j], x)
+        for b in range(len(asked.z)):
+            if norm.alive[b, j] == 0:
+                continue
+            all_sum(asked.z[b], x, s)
+            posterior(s, load(stretch.log_weights, j), asked.scale, asked.cut, norm.top[b], norm.share[b], s)
+            for k in range(len(r)):
+                store(mixed, k, splat(r[k]) * load(s, 0))
+            deliver(mixed, x, 0, b, j, wanted)
+
+
+@njit(**KERNEL)
+def alike(scales, k, held):
+    """Squares k stand where squares `held` stand, so that their box sums are the same."""
+    return held >= 0 and (scales[k, :5] == scales[held, :5]).all()
+
+
+@njit(**KERNEL)
+def boxes_posterior(stretch, first, last, asked, sums, q):
+    """Posterior sums of square patches of one or several sizes, from one map of squared differences.
+
+    With q = `around` outside the patches, Σ q (z − x)² is (1 − around) times that over a patch, and around times that
+    over the image, which is the same for all of them.
+    """
+    pixels = q.height * q.width
+    x = np.empty(stretch.blocks.shape[1], np.float32)
+    s = np.empty(pixels * LANES, np.float32)
+    d = np.empty(pixels * LANES, np.float32)
+    across = np.empty(pixels * LANES, np.float32)
+    prefix = np.empty((max(q.height, q.width) + q.scales[:, 1].max()) * LANES, np.float32)
+    wide = q.around.any()
+    for j in range(first, last):
+        unpack(stretch.blocks[j], x)
+        for b in range(len(asked.z)):
+            squares(asked.z[b], x, s)
+            whole = everything(s) if wide else splat(np.float32(0))
+            held = -1
+            for k in range(len(q.scales)):              # one size at a time, so that its distances stay in the cache
+                begin, size, stride, rows, columns, start = q.scales[k]
+                stop = start + rows * columns
+                if not alike(q.scales, k, held):
+                    patches(s, q.height, q.width, begin, size, stride, d, rows, columns, across, prefix)
+                    held = k
+                prior = load(stretch.log_weights, j) - splat(asked.scale * q.around[k]) * whole
+                if update(
+                    d, prior, asked.scale * (np.float32(1) - q.around[k]), x, asked.cut, sums.ends[start:], sums.slots,
+                    sums.top[b, start:stop], sums.mass[b, start:stop], sums.moment[b],
+                ):
+                    sums.alive[b, j] |= np.uint32(1 << k)
+
+
+@njit(**KERNEL)
+def boxes_respond(stretch, first, last, asked, norm, q, r, wanted):
+    """Weights of square patches; r.owner: the patch that answers for each row, or none: all that cover a pixel.
+
+    r.weights: float32 (K, pixels), of each size. Answers are (1, B, d), all sizes together, or (K, B, d), each alone.
+    """
+    together = len(wanted.answers) <= 1
+    height, width = q.height, q.width
+    pixels = height * width
+    owned = len(r.owner)
+    x = np.empty(stretch.blocks.shape[1], np.float32)
+    s = np.empty(pixels * LANES, np.float32)
+    mixed = np.empty(max(pixels, owned) * LANES, np.float32)
+    d = np.empty(pixels * LANES, np.float32)
+    p = np.empty(pixels * LANES, np.float32)
+    spreading = np.empty(pixels * LANES, np.float32)
+    across = np.empty(pixels * LANES, np.float32)
+    prefix = np.empty((max(height, width) + q.scales[:, 1].max()) * LANES, np.float32)
+    wide = q.around.any()
+    for j in range(first, last):
+        if not norm.alive[:, j].any():
+            continue
+        unpack(stretch.blocks[j], x)
+        for b in range(len(asked.z)):
+            if norm.alive[b, j] == 0:
+                continue
+            squares(asked.z[b], x, s)
+            whole = everything(s) if wide else splat(np.float32(0))
+            held = -1
+            mixed[:] = np.float32(0)
+            for k in range(len(q.scales)):
+                if norm.alive[b, j] >> np.uint32(k) & np.uint32(1) == 0:
+                    continue
+                begin, size, stride, rows, columns, start = q.scales[k]
+                stop = start + rows * columns
+                if not alike(q.scales, k, held):
+                    patches(s, height, width, begin, size, stride, d, rows, columns, across, prefix)
+                    held = k
+                prior = load(stretch.log_weights, j) - splat(asked.scale * q.around[k]) * whole
+                posterior(
+                    d, prior, asked.scale * (np.float32(1) - q.around[k]), asked.cut, norm.top[b, start:stop],
+                    norm.share[b, start:stop], p,
+                )
+                if owned:
+                    for i in range(owned):
+                        store(mixed, i, load(p, r.owner[i]))
+                elif stride > 1:
+                    spread(p, rows, columns, size, stride, r.weights[k], mixed, height, width, across)
+                else:
+                    back = 1 - size - begin             # where the first patch over pixel 0 begins
+                    box(p, rows, columns, back, size, spreading, height, width, across, prefix)
+                    for i in range(pixels):
+                        store(mixed, i, load(mixed, i) + splat(r.weights[k, i]) * load(spreading, i))
+                if not together:
+                    deliver(mixed, x, k, b, j, wanted)
+                    mixed[:] = np.float32(0)
+            if together:
+                deliver(mixed, x, 0, b, j, wanted)
+
+
+class Answers(NamedTuple):
+    """R of squares."""
+
+    owner: np.ndarray                                   # int64 (rows,), or (0,)
+    weights: np.ndarray                                 # float32 (K, pixels)
+
+
+@njit(**KERNEL)
+def rows_posterior(stretch, first, last, asked, sums, q):
+    """Posterior sums of sparse rows."""
+    x = np.empty(stretch.blocks.shape[1], np.float32)
+    s = np.empty(q.span * LANES, np.float32)
+    distances = np.empty((len(q.rows.ends) - 1) * LANES, np.float32)
+    for j in range(first, last):
+        unpack(stretch.blocks[j], x)
+        for b in range(len(asked.z)):
+            differences(asked.z[b], x, s, q.centre)
+            row_sums(s, q.rows.ends, q.rows.turns, q.rows.places, q.rows.values, q.rows.bases, distances)
+            prior = load(stretch.log_weights, j)
+            sums.alive[b, j] = update(
+                distances, prior, asked.scale, x, asked.cut, sums.ends, sums.slots, sums.top[b], sums.mass[b],
+                sums.moment[b],
+            )
+
+
+@njit(**KERNEL)
+def rows_respond(stretch, first, last, asked, norm, q, r, wanted):
+    """Weights of sparse rows; r (`sparse.Sparse`) by output value, its places are estimators."""
+    x = np.empty(stretch.blocks.shape[1], np.float32)
+    s = np.empty(q.span * LANES, np.float32)
+    p = np.empty((len(q.rows.ends) - 1) * LANES, np.float32)
+    mixed = np.empty((len(r.ends) - 1) * LANES, np.float32)
+    for j in range(first, last):
+        if not norm.alive[:, j].any():
+            continue
+        unpack(stretch.blocks[j], x)
+        for b in range(len(asked.z)):
+            if norm.alive[b, j] == 0:
+                continue
+            differences(asked.z[b], x, s, q.centre)
+            row_sums(s, q.rows.ends, q.rows.turns, q.rows.places, q.rows.values, q.rows.bases, p)
+            posterior(p, load(stretch.log_weights, j), asked.scale, asked.cut, norm.top[b], norm.share[b], p)
+            row_sums(p, r.ends, r.turns, r.places, r.values, r.bases, mixed)
+            deliver(mixed, x, 0, b, j, wanted)
