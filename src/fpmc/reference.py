@@ -10,7 +10,11 @@ def logits(z: Tensor, sigma: float, q: Tensor, x: Tensor, log_weights: Tensor | 
     """log p̃(z | x; q) + log ν(x), up to a constant (Eq. "mod_ll"): (B, L, N)."""
     z, q, x = z.double(), q.double(), x.double()
     difference = z[:, None] - x[None]                                          # (B, N, C, H, W)
-    distance = torch.einsum("lchw,bnchw->bln", q.expand(-1, *z.shape[1:]), difference**2)
+    if q.dim() == 3:                                    # precision matrices (L, d, d)
+        flat = difference.flatten(2)
+        distance = torch.einsum("bni,lij,bnj->bln", flat, q, flat)
+    else:
+        distance = torch.einsum("lchw,bnchw->bln", q.expand(-1, *z.shape[1:]), difference**2)
     logit = distance / (-2.0 * sigma**2)
     return logit if log_weights is None else logit + log_weights.double()
 

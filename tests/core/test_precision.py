@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpmc.core.precision import Full, Precision, Precisions, Squares, check_weights, pruned
+from fpmc.core.precision import Full, Precision, Precisions, Squares, check_weights
 from fpmc.errors import InputError
 
 sides = st.integers(1, 7)
@@ -160,8 +160,8 @@ def test_impossible_vectors(values: object, message: str) -> None:
 
 def test_pruning_keeps_within_its_budget() -> None:
     q = Precisions(torch.tensor([[1.0, 1e-6, 0.0, 2e-6], [0.5, 0.5, 1e-3, 1e-7]]).view(2, 1, 2, 2))
-    kept = pruned(q, 2e-6).dense().flatten(1)
+    kept = q.pruned(2e-6).dense().flatten(1)
     assert torch.equal(kept > 0, torch.tensor([[True, False, False, True], [True, True, True, False]]))
-    assert pruned(q, 1e-9) is q
+    assert q.pruned(1e-9) is q
     masks = Precisions(torch.ones(2, 1, 2, 2, dtype=torch.bool))
-    assert pruned(masks, 10.0) is masks
+    assert masks.pruned(10.0) is masks

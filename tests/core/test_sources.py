@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -25,7 +26,7 @@ def images(count: int, first: int = 0, shape: tuple[int, int, int] = (1, 2, 3), 
 def masses(source: Source) -> dict[int, float]:
     """{grey level: ν} of what the chunks bring, over all of the source."""
     found: dict[int, float] = {}
-    for pixels, log_weights in source.chunks(3):
+    for pixels, log_weights, _ in source.chunks(3):
         weights = torch.full((len(pixels),), 1 / len(source)) if log_weights is None else log_weights.exp()
         for level, weight in zip(pixels[:, 0, 0, 0].tolist(), weights.tolist()):
             found[level] = found.get(level, 0.0) + weight
@@ -123,15 +124,25 @@ def test_impossible_subsets(index: list) -> None:
 def test_chunks_bring_every_image_once(sizes: list[int], chunk: int) -> None:
     source = Source([images(size, first=10 * i) for i, size in enumerate(sizes)])
     chunks = list(source.chunks(chunk))
-    assert all(len(pixels) <= chunk and weights is None for pixels, weights in chunks)
-    assert torch.equal(torch.cat([pixels for pixels, _ in chunks]), torch.cat([part.pixels for part in source.parts]))
+    assert all(len(pixels) <= chunk and weights is None for pixels, weights, _ in chunks)
+    assert torch.equal(torch.cat([each.pixels for each in chunks]), torch.cat([part.pixels for part in source.parts]))
+    assert [each.first for each in chunks] == np.cumsum([0, *(len(each.pixels) for each in chunks)])[:-1].tolist()
+
+
+@given(count=st.integers(1, 12), first=st.integers(0, 12), last=st.integers(0, 12), chunk=st.integers(1, 5))
+def test_chunks_of_a_stretch(count: int, first: int, last: int, chunk: int) -> None:
+    source = Source(images(count)) | images(7, first=20)
+    last = min(last, len(source))
+    found = [each.pixels for each in source.chunks(chunk, first, last)]
+    whole = torch.cat([part.pixels for part in source.parts])[first:last]
+    assert torch.equal(torch.cat(found) if found else whole[:0], whole)
 
 
 def test_chunks_without_weight_are_passed_over() -> None:
     source = (Source(images(6)) | images(6, first=10)).without(range(3))
     chunks = list(source.chunks(3))
-    assert [pixels[0, 0, 0, 0].item() for pixels, _ in chunks] == [3, 13]
-    assert all(weights is not None and len(weights) == 3 for _, weights in chunks)
+    assert [pixels[0, 0, 0, 0].item() for pixels, _, _ in chunks] == [3, 13]
+    assert all(weights is not None and len(weights) == 3 for _, weights, _ in chunks)
 
 
 @pytest.mark.parametrize(

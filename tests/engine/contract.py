@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import ClassVar
@@ -19,13 +20,28 @@ from fpmc.core.fpmc import FPMC
 from fpmc.core.gaussian import Gaussian, fit_gaussian
 from fpmc.core.group import Group
 from fpmc.core.precision import Full
-from fpmc.core.response import SameAsQ
+from fpmc.core.response import Responses, SameAsQ
 from fpmc.core.sources import Source, Translations
-from fpmc.engine import Call, Settings
+from fpmc.engine import Alone, Call, Settings, run
 from fpmc.images import ImageSet
 
 VALUES = 1e-4                                           # float32 against the float64 truth
 ROUNDING = 2e-5                                         # float32 against itself, summed in another order
+PARTITION = 2e-6                                        # the same sums, cut and merged
+ATTRIBUTION = 1e-5                                      # Σ w x against the denoiser
+
+
+class Cut(Alone):
+    """A source in random stretches, in random order; some of them empty."""
+
+    def __init__(self, random) -> None:
+        self.random = random
+
+    def stretches(self, count: int) -> list[tuple[int, int]]:
+        ends = sorted([0, count, *(self.random.randint(0, count) for _ in range(self.random.randint(0, 4)))])
+        found = list(itertools.pairwise(ends))
+        self.random.shuffle(found)
+        return found
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -112,6 +128,48 @@ class EngineContract:
     def test_a_source_is_the_union_of_its_halves(self, problem: Problem, data: st.DataObject) -> None:
         split = _with_sources(problem, lambda source: _split(source, data.draw(st.integers(1, len(source)))))
         close(self.denoise(split), self.denoise(problem), ROUNDING)
+
+    @given(problem=problems(), data=st.data())
+    def test_any_partition_merged_in_any_order_gives_the_same(self, problem: Problem, data: st.DataObject) -> None:
+        settings = Settings(**self.settings)  # pyright: ignore[reportArgumentType]
+        whole = problem.collection.denoise(problem.z, problem.sigma, settings)
+        cut = Cut(data.draw(st.randoms(use_true_random=False)))
+        close(problem.collection.denoise(problem.z, problem.sigma, settings, cut), whole, PARTITION)
+        z = problem.z.double()
+        exact = problem.collection.denoise(z, problem.sigma)
+        close(problem.collection.denoise(z, problem.sigma, None, cut), exact, 1e-12 * (1 + exact.abs().max().item()))
+
+    @given(problem=problems())
+    def test_the_printed_plan_is_the_executed_plan(self, problem: Problem) -> None:
+        settings = Settings(**self.settings)  # pyright: ignore[reportArgumentType]
+        executed = []
+        with pytest.MonkeyPatch.context() as patch:
+            passes = run.passes
+            patch.setattr(run, "passes", lambda step, *rest: executed.append(str(step)) or passes(step, *rest))
+            FPMC(problem.collection, settings=settings)(problem.z, problem.sigma)
+        call = Call.of(problem.z, problem.sigma)
+        planned = problem.collection.plan(call, settings)
+        assert list(dict.fromkeys(executed)) == list(dict.fromkeys(str(step) for step in planned.steps))
+        if call.far == 0:
+            assert FPMC(problem.collection, settings=settings).explain(problem.sigma, len(problem.z)) == str(planned)
+
+    @given(problem=st.one_of(problems(), problems("scales"), problems("translations"), problems("soft", "weighted")))
+    def test_attribution_is_exact(self, problem: Problem) -> None:
+        """Σ_n w_n(j) = 1 and Σ_n w_n(j) x_n(j) = D(z)_j, Gaussian part included; shares are the means of w_n."""
+        denoiser = FPMC(problem.collection, settings=Settings(**self.settings))  # pyright: ignore[reportArgumentType]
+        found = denoiser.attribute(problem.z, problem.sigma, top=10_000)
+        gaussian = [g for g in problem.collection.groups if isinstance(g.source, Gaussian)]
+        total, weight, answer = problem.collection.total, torch.zeros(()), torch.zeros_like(problem.z)
+        if gaussian:
+            share = torch.stack([group.total().expand(problem.collection.shape) for group in gaussian]).sum(0)
+            weight = (share / total).float()
+            means = Collection.of(*(_everywhere(group, problem.collection.shape) for group in gaussian))
+            answer = weight * means.denoise(problem.z.double(), problem.sigma).float()
+        close(found.weights_by_value.sum(1) + weight, torch.ones_like(problem.z), 1e-5)
+        close(found.answers.sum(1) + answer, denoiser(problem.z, problem.sigma), ATTRIBUTION)
+        close(found.weights.sum(1) + found.gaussian, torch.ones(len(problem.z)), 1e-5)
+        close(found.weights_by_value.mean((2, 3, 4)), found.weights, 1e-5)
+        assert bool((found.weights.diff(dim=1) <= 0).all())
 
     @given(problem=problems())
     def test_an_image_given_twice_has_twice_the_weight(self, problem: Problem) -> None:
@@ -242,6 +300,12 @@ def _with_sources(problem: Problem, change: Callable[[Source], Source]) -> Probl
             source = Translations(change(source.base), source.size)
         groups.append(Group(group.q, group.r, source, group.weight))
     return Problem(Collection.of(*groups), problem.z, problem.sigma)
+
+
+def _everywhere(group: Group, shape: tuple[int, int, int]) -> Group:
+    """The group alone answers the same where it answers at all; elsewhere it must say something, too."""
+    r = group.response(torch.float64).expand(-1, *shape)
+    return Group(group.q, Responses(torch.where(r.sum(0) > 0, r, 1.0)), group.source)
 
 
 def _log_weights(source: Source) -> Tensor:

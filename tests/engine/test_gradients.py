@@ -12,8 +12,10 @@ from fpmc import reference
 from fpmc.core.precision import Squares
 from fpmc.core.response import one_hot, pixel
 from fpmc.core.sources import Source
-from fpmc.engine import gradients, sparse_gradients
+from fpmc.engine import gradients
+from fpmc.engine import settings as machine
 from fpmc.engine.gradients import Fixed, loss_and_gradients, route
+from fpmc.engine.simd import gradients as sparse_gradients
 from fpmc.images import ImageSet
 
 CHANNELS, HEIGHT, WIDTH = 3, 5, 4
@@ -155,7 +157,7 @@ def test_without_numba_the_dense_way_is_taken(monkeypatch: pytest.MonkeyPatch) -
     def absent(*_) -> None:
         raise AssertionError("the sparse way was taken")
 
-    monkeypatch.setattr(gradients, "has_numba", lambda: False)
+    monkeypatch.setattr(machine, "has_numba", lambda: False)
     monkeypatch.setattr(sparse_gradients, "loss_and_gradients", absent)
     close(loss_and_gradients(z, target, 1.0, q, r, p.source), p.truths, 1e-3)
 

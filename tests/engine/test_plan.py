@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,11 @@ from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.precision import Full, Precision, Precisions, Squares
 from fpmc.core.response import Partition, Responses, SameAsQ, pixel
 from fpmc.core.sources import Source, Translations
-from fpmc.engine import Call, Plan, Settings, Step, make_plan
+from fpmc.engine import Call, Plan, Settings, make_plan
+from fpmc.engine.kernels.offer import Offer
+from fpmc.engine.kernels.streaming import Expanded
+from fpmc.engine.plan import EXACT
+from fpmc.engine.reduce import Mean
 
 CHANNELS, HEIGHT, WIDTH = 3, 8, 8
 TORCH = Settings(backend="torch")
@@ -38,8 +43,8 @@ def soft(q: Precision) -> Group:
     return Group(q, Responses(torch.rand(len(q), 1, HEIGHT, WIDTH)), Source(images()))
 
 
-def step(group: Group, sigma: float = 0.3, settings: Settings = TORCH, **task) -> Step:
-    (only,) = make_plan([group], Call(sigma, **task), settings).steps
+def step(group: Group, sigma: float = 0.3, settings: Settings = TORCH, **call) -> Offer:
+    (only,) = make_plan([group], Call(sigma, **call), settings).steps
     return only
 
 
@@ -52,14 +57,14 @@ ALL_OF_ONE = Partition(torch.zeros(1, HEIGHT, WIDTH, dtype=torch.long), 20)
 @pytest.mark.parametrize(
     ("group", "kernel", "respond"),
     [
-        (same(FULL), "full", "means"),
-        (Group(CENTRED, pixel(HEIGHT, WIDTH), Source(images())), "boxes", "owned"),
-        (same(INSIDE), "boxes", "mixed"),
-        (soft(INSIDE), "boxes", "mixed"),
-        (Group(masks(20), ALL_OF_ONE, Source(images())), "matrix", "owned"),
+        (same(FULL), "direct", "means"),
+        (Group(CENTRED, pixel(HEIGHT, WIDTH), Source(images())), "direct", "owned"),
+        (same(INSIDE), "direct", "mixed"),
+        (soft(INSIDE), "direct", "mixed"),
+        (Group(masks(20), ALL_OF_ONE, Source(images())), "direct", "owned"),
         (same(masks(20)), "matrix", "mixed"),
         (same(masks(20, CHANNELS)), "matrix", "mixed"),
-        (same(masks(5)), "matrix", "means"),            # few estimators: their whole means are kept, one pass
+        (same(masks(5)), "direct", "means"),            # few estimators: their whole means are kept, one pass
         (Group(CENTRED, pixel(HEIGHT, WIDTH), Translations(Source(images()), 3)), "shifts", "owned"),
         (same(FULL, fit_gaussian(Source(images()))), "affine", "means"),
     ],
@@ -73,31 +78,37 @@ def test_the_structure_chooses_the_kernel(group: Group, kernel: str, respond: st
 
 
 def test_box_sums_do_not_cost_more_for_larger_patches() -> None:
-    small, large = (step(Group(Squares(s, HEIGHT, WIDTH), pixel(HEIGHT, WIDTH), Source(images()))) for s in (3, 7))
-    assert small.work == large.work
-    assert large.work < dict(large.others)["dense rows"]
+    squares = [Group(Squares(s, HEIGHT, WIDTH), pixel(HEIGHT, WIDTH), Source(images())) for s in (3, 7)]
+    for settings in (TORCH, Settings()):
+        small, large = (step(group, settings=settings) for group in squares)
+        assert small.work == large.work
+    dense = step(replace(squares[0], q=Precisions(squares[0].q.dense() * 0.5)))
+    assert large.seconds < dense.seconds
 
 
 @pytest.mark.parametrize(
-    "task",
+    "call",
     [
         {"dtype": torch.float64},
         {"device": "cuda"},
         {"gradients": True},
     ],
 )
-def test_fused_kernels_are_for_plain_float32_on_the_cpu(task: dict) -> None:
+def test_fused_kernels_are_for_plain_float32_on_the_cpu(call: dict) -> None:
     for group in (same(FULL), same(INSIDE), same(masks(20))):
         assert step(group, settings=Settings(backend="numba")).backend == "numba"
         assert step(group, settings=Settings()).backend == "numba"
-        assert step(group, settings=Settings(), **task).backend == "torch"
+        assert step(group, settings=Settings(), **call).backend == "torch"
 
 
 def test_dense_rows_are_a_matrix_product_even_beside_fused_kernels() -> None:
-    few, half, most = (step(same(masks(20, share=share)), settings=Settings()) for share in (0.1, 0.5, 0.9))
+    source = Source(images(1000, 24))
+    drawn = torch.rand(576, 1, 24, 24, generator=torch.Generator().manual_seed(2))
+    vectors = (drawn < 0.1, drawn < 0.9, drawn + 0.1)
+    few, most, soft = (step(same(Precisions(each), source), 3.0, Settings(), batch=8) for each in vectors)
     assert (few.kernel, few.backend) == ("rows", "numba")
     assert (most.kernel, most.backend) == ("rows", "numba")                     # by what they lack
-    assert (half.kernel, half.backend) == ("matrix", "torch")
+    assert (soft.kernel, soft.backend) == ("matrix", "torch")
 
 
 def test_a_few_rows_go_through_fused_kernels_however_dense() -> None:
@@ -124,10 +135,13 @@ def test_what_may_be_passed_over_is_less_than_the_tolerance() -> None:
 
 
 def test_small_noise_needs_direct_differences() -> None:
-    assert not step(same(FULL), sigma=0.002).expanded
-    assert not step(same(FULL), sigma=0.06).expanded
-    assert step(same(FULL), sigma=0.06, dtype=torch.float64).expanded
-    assert not step(same(FULL), sigma=1e-8, dtype=torch.float64).expanded
+    def expanded(sigma: float, **call) -> bool:
+        return step(same(FULL, Source(images(5000))), sigma=sigma, batch=8, **call).kernel == "expanded"
+
+    assert not expanded(0.002)
+    assert not expanded(0.06)
+    assert expanded(0.06, dtype=torch.float64)
+    assert not expanded(1e-8, dtype=torch.float64)
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -139,11 +153,14 @@ def test_where_the_expanded_form_is_allowed_it_is_good_enough(side: int) -> None
     copies = (base + torch.randint(-40, 41, (60, *base.shape[1:]), generator=random)).clip(0, 255).byte()
     collection = presets.optimal(ImageSet(copies)).at(1.0)
     levels = [0.002 * 1.2**i for i in range(60)]
-    expanded = [sigma for sigma in levels if collection.plan(Call(sigma), TORCH).steps[0].expanded]
+    allowed = Settings(backend="torch", kernels=("direct", "expanded"))
+    offered = {sigma: tuple(Expanded.offers(collection.groups, Call(sigma), allowed, Mean())) for sigma in levels}
+    expanded = [sigma for sigma, (offer,) in offered.items() if offer.error <= EXACT]
     assert expanded == levels[-len(expanded) :]         # from some σ on
     z = ImageSet(copies[:8]).scaled()
     z = z + expanded[0] * torch.randn(z.shape, generator=random)
-    close(collection.denoise(z, expanded[0], TORCH), truth(collection, z, expanded[0]), 1e-4)
+    settings = Settings(backend="torch", kernels=("expanded",))
+    close(collection.denoise(z, expanded[0], settings), truth(collection, z, expanded[0]), 1e-4)
 
 
 # Memory
@@ -208,7 +225,7 @@ def test_planning_reads_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_says_what_it_does_and_why() -> None:
     text = str(make_plan([same(FULL), same(INSIDE)], Call(0.3, batch=4), TORCH))
-    for words in ("sigma 0.3, batch 4", "group 0: full", "group 1: boxes", "36 estimators", "50 images", "MiB"):
+    for words in ("sigma 0.3, batch 4", "group 0: direct", "group 1: direct", "36 estimators", "50 images", "MiB"):
         assert words in text
 
 

@@ -12,11 +12,13 @@ from torch import Tensor
 
 import bruteforce
 from engine.problems import SIGMAS, close, truth
-from fpmc import InputError, presets
+from fpmc import InputError, augment, presets
 from fpmc.core.fpmc import FPMC
 from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.sources import Source
+from fpmc.engine import Call
 from fpmc.images import ImageSet
+from fpmc.methods import table1
 from fpmc.methods.table1 import flex_masks, wiener_maps
 from fpmc.networks import SensitivityMaps, load_maps, save_maps
 
@@ -259,7 +261,7 @@ def test_wiener_maps_of_dead_pixels_look_at_themselves() -> None:
 def test_shipped_maps_are_the_default_for_images_of_their_name(tmp_path, monkeypatch) -> None:
     images, z = data((1, 6, 6)), torch.randn(2, 1, 6, 6)
     assert presets.pspc_flex(images, schedule=0.6).name == "PSPC-Flex (Wiener maps)"
-    monkeypatch.setattr(presets, "MAPS", tmp_path)
+    monkeypatch.setattr(table1, "MAPS", tmp_path)
     monkeypatch.setattr("fpmc.networks.mapfile.MAPS", tmp_path)
     save_maps(SensitivityMaps({1.1: maps((1, 6, 6))}, {1.1: 1}, {1.1: 0.0}), tmp_path / "images-ddpmpp.safetensors")
     shipped = presets.pspc_flex(images, schedule=0.6)
@@ -348,3 +350,22 @@ REFUSED: dict[str, Callable[[ImageSet], object]] = {
 def test_wrong_choices_are_refused_when_the_denoiser_is_made(message: str) -> None:
     with pytest.raises(InputError, match=message):
         REFUSED[message](data((3, 6, 6)))
+
+
+@pytest.mark.parametrize("sigma", [0.1, 1.1, 9.0])
+@pytest.mark.parametrize(
+    "name", ["optimal", "wiener", "ls", "els", "pspc_square", "pspc_flex", "lukoianov", "multiscale"]
+)
+def test_without_some_images_it_is_the_denoiser_that_never_had_them(name: str, sigma: float) -> None:
+    """The counterfactual, for all structures and for unions with augmented copies."""
+    images = data((1, 6, 6), count=40)
+    z, gone = noisy(images, sigma)[:3], [0, 7, 8, 31]
+    left = images.subset([number for number in range(40) if number not in gone])
+    make = getattr(presets, name)
+    flipped = (Source(images) | augment(images, "xflip"), Source(left) | augment(left, "xflip"))
+    for all_of_them, fewer in ((images, left), flipped):
+        counterfactual = make(all_of_them).without(gone)
+        close(counterfactual(z, sigma), make(fewer)(z, sigma), 1e-6)
+        found = counterfactual.attribute(z, sigma, top=8)
+        assert float(found.weights[torch.isin(found.ids, torch.tensor(gone))].sum()) == 0
+        assert not torch.equal(make(all_of_them)(z, sigma), counterfactual(z, sigma))

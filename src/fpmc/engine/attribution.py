@@ -40,6 +40,12 @@ class Attribution:
     gallery: tuple[ImageSet, ...]                       # the images of all sources, one set after the other
     mask: Tensor                                        # bool (H, W), the pixels that were asked for
 
+    def __repr__(self) -> str:
+        """The first noisy image's largest shares."""
+        pairs = zip(self.ids[0].tolist(), self.weights[0].tolist())
+        shares = ", ".join(f"{name}: {100 * share:.3g} %" for name, share in pairs)
+        return f"Attribution of {len(self.ids)}, the first to images {shares or 'none'}; rest {100 * self.rest[0]:.3g} %"
+
     @property
     def rest(self) -> Tensor:
         """What is left for all other images and Gaussian sources, (B,)."""

@@ -9,7 +9,7 @@ where a_ℓ = Σ r_ℓ v (x − D) is one number for each image x and ā_ℓ = �
 L × images × dimensions: logits, means, a, ∂q. ā is summed from the very a it is taken from, so that a posterior on one
 image alone has the slope 0 to the last digit: Adam would make a full step of anything else. What is learned are log q
 and log r, so where q and r are 0 there is no gradient; if that is nearly everywhere, the products become sums over the
-rest (`sparse_gradients`).
+rest (`simd.gradients`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from fpmc.core.sources import Source, scale
-from fpmc.engine.plan import has_numba
+from fpmc.engine import cost, settings
+from fpmc.engine.state import State
 
-SPARSE_COST = 3.0                                       # a multiply-add of a sparse row, in those of a matrix product
 CHUNK = 2048                                            # images at a time: what they need stays near the cache
 
 
@@ -45,10 +45,10 @@ class Fixed(NamedTuple):
 
 @dataclass(frozen=True)
 class Route:
-    """The dense or the sparse way, and what each costs per noisy image and image of the source."""
+    """The dense or the sparse way, and what each costs per noisy image."""
 
-    dense: float                                        # multiply-adds
-    sparse: float                                       # those of sparse rows, in the time of multiply-adds
+    dense: float                                        # seconds of one thread
+    sparse: float
     sparse_memory: int                                  # bytes
     takes_sparse: bool
 
@@ -62,7 +62,8 @@ def route(
     entries = 2.0 * q.count_nonzero().item() + (1 + repeats) * r.count_nonzero().item()
     needed = 4 * images * (channels * q[0, 0].numel() + 2 * threads * len(q))
     able = numba and q.dtype == r.dtype == torch.float32 and q.device.type == "cpu" and needed <= memory
-    return Route(dense, SPARSE_COST * entries, needed, able and SPARSE_COST * entries < dense)
+    dense, sparse = cost.seconds({"product": images * dense}), cost.seconds({"tile.entry": images * entries})
+    return Route(dense, sparse, needed, able and sparse < dense)
 
 
 @torch.no_grad()
@@ -85,11 +86,11 @@ def loss_and_gradients(
     if fixed is None:
         fixed = Fixed(torch.zeros_like(z), torch.zeros_like(r[0]))
     threads = torch.get_num_threads()
-    way = route(q, r, len(source), z.shape[1], memory=memory, threads=threads, numba=has_numba())
+    way = route(q, r, len(source), z.shape[1], memory=memory, threads=threads, numba=settings.has_numba())
     if way.takes_sparse:
-        from fpmc.engine import sparse_gradients  # numba takes a second to import
+        from fpmc.engine.simd import gradients as sparse  # numba takes a second to import
 
-        return sparse_gradients.loss_and_gradients(z, target, sigma, q, r, source, fixed, learn)
+        return sparse.loss_and_gradients(z, target, sigma, q, r, source, fixed, learn)
     return dense_gradients(z, target, sigma, q, r, source, fixed, learn, memory)
 
 
@@ -139,7 +140,7 @@ class _Images:
         self._posteriors: Tensor | None = None
 
     def _read(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        for pixels, log_weights in self.source.chunks(self.size):
+        for pixels, log_weights, _ in self.source.chunks(self.size):
             x = scale(pixels.to(self.like.device), self.like.dtype).flatten(2)
             yield x, None if log_weights is None else log_weights.to(self.like)
 
@@ -152,27 +153,26 @@ class _Images:
         square = (x - z).square_()
         return square.sum(1) if self.shares_q else square.flatten(1)
 
-    def posteriors(self, z: Tensor, rows: slice) -> Tensor:
-        """p (rows, N)."""
-        logits = []
+    def posteriors(self, z: Tensor, rows: slice) -> tuple[State, Tensor]:
+        """The state of all images with their means, and p (rows, N)."""
+        owner = torch.arange(len(self.q[rows]), device=z.device).repeat_interleave(z.numel())
+        state, logits = State.empty(z[None], len(self.q[rows]), owner), []
         for x, log_weights in self.chunks():
             logit = self.q[rows] @ self.squares(z, x).T
             logits.append(logit if log_weights is None else logit.add_(log_weights))
-        return torch.softmax(_side_by_side(logits), 1)
+            state = state.add(logits[-1].T[None], lambda weights, x=x: (weights[0].T @ x.flatten(1)).view(1, -1))
+        p = _side_by_side(logits).sub_(state.top[0, :, None]).exp_().div_(state.mass[0, :, None])
+        return state, p
 
     def means(self, z: Tensor, rows: slice) -> Tensor:
         """μ̂ (rows, C, P)."""
-        p = self.posteriors(z, rows)
+        state, p = self.posteriors(z, rows)
         self._posteriors = p if len(self.parts) == 1 else None
-        first, mean = 0, torch.zeros((), device=z.device)
-        for x, _ in self.chunks():
-            mean = mean + p[:, first : first + len(x)] @ x.flatten(1)
-            first += len(x)
-        return mean.unflatten(1, z.shape)
+        return state.finish().view(-1, *z.shape)
 
     def pull(self, z: Tensor, rows: slice, r: Tensor, v: Tensor, denoised: Tensor, out: Tensor) -> None:
         """Add Σ_x p (a − ā)(z − x)² to `out`."""
-        p = self.posteriors(z, rows) if self._posteriors is None else self._posteriors
+        p = self.posteriors(z, rows)[1] if self._posteriors is None else self._posteriors
         answers = []
         for x, _ in self.chunks():
             product = (x - denoised).mul_(v)

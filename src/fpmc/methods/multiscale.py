@@ -12,9 +12,9 @@ from fpmc.core.collection import Collection
 from fpmc.core.fpmc import FPMC
 from fpmc.core.precision import Full
 from fpmc.core.response import SameAsQ
-from fpmc.core.sources import Source, as_source
+from fpmc.core.sources import Source
 from fpmc.errors import InputError
-from fpmc.methods.table1 import LEVELS, Images, Maps, ls, lukoianov, optimal, pspc_flex, pspc_square, wiener
+from fpmc.methods.table1 import LEVELS, Maps, ls, lukoianov, of_source, optimal, pspc_flex, pspc_square, wiener
 
 Shape = Literal["square", "ls", "flex", "lukoianov"]
 THRESHOLDS: dict[str, tuple[float, ...]] = {
@@ -30,8 +30,9 @@ MOVING = 2.5                                            # noise level below whic
 TURNING = 16.0                                          # and from there to here copies have squares of their own
 
 
+@of_source
 def multiscale(
-    images: Images,
+    source: Source,
     *,
     sizes: Sequence[float] | Mapping[str, Sequence[float]] | None = None,
     shape: Shape | Sequence[Shape] = "square",
@@ -54,7 +55,6 @@ def multiscale(
     up to 16, these squares and whole images come again with copies alone: moved ones, and ones turned by 4° each way.
     Six to seven times as many images take part.
     """
-    source = as_source(images)
     shapes = (shape,) if isinstance(shape, str) else tuple(shape)
     if unknown := [each for each in shapes or ("none",) if each not in ("square", "ls", "flex", "lukoianov")]:
         raise InputError(f"shape {unknown[0]!r} is unknown; use square, ls, flex or lukoianov")

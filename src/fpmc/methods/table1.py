@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
-from typing import Literal
+from functools import lru_cache, wraps
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,30 +29,41 @@ Maps = Tensor | Mapping[float, Tensor]
 LEVELS = 64                                             # noise levels whose masks are kept
 
 
-def optimal(images: Images) -> FPMC:
+def of_source(method: Callable[..., FPMC]) -> Callable[..., FPMC]:
+    """A preset: made of images or a source, and made again of other images where some are left out."""
+
+    @wraps(method)
+    def preset(images: Images, **options: Any) -> FPMC:
+        source = as_source(images)
+        return replace(method(source, **options), remake=lambda change: preset(change(source), **options))
+
+    return preset
+
+
+@of_source
+def optimal(source: Source) -> FPMC:
     """The posterior mean of the data (Eq. "emp_pmean"): q = r = 1, ν = p_D."""
-    source = as_source(images)
     full = Full(*source.shape[1:])
     return FPMC(Collection(full, SameAsQ(full), source), name="Optimal")
 
 
-def wiener(images: Images) -> FPMC:
+@of_source
+def wiener(source: Source) -> FPMC:
     """The optimal linear denoiser (App. A.3): q = r = 1, ν = N(μ, Σ) with the data's mean and covariance."""
-    source = as_source(images)
     full = Full(*source.shape[1:])
     return FPMC(Collection(full, SameAsQ(full), fit_gaussian(source)), name="Wiener")
 
 
-def ls(images: Images, *, schedule: Schedule = None) -> FPMC:
+@of_source
+def ls(source: Source, *, schedule: Schedule = None) -> FPMC:
     """The local score machine (App. A.2.1): squares cut at the border, each answering for its centre pixel."""
-    source = as_source(images)
     respond = pixel(*source.shape[1:])
     return _by_size("LS", "ls", source, schedule, False, lambda q: Collection(q, respond, source))
 
 
-def els(images: Images, *, schedule: Schedule = None) -> FPMC:
+@of_source
+def els(source: Source, *, schedule: Schedule = None) -> FPMC:
     """The boundary-broken equivariant local score machine (App. A.2.2): LS with translated sources."""
-    source = as_source(images)
     respond = pixel(*source.shape[1:])
 
     def make(q: Squares) -> Collection:
@@ -61,12 +72,12 @@ def els(images: Images, *, schedule: Schedule = None) -> FPMC:
     return _by_size("ELS", "els", source, schedule, False, make)
 
 
-def pspc_square(images: Images, *, schedule: Schedule = None, stride: int = 1, around: float = 0.0) -> FPMC:
+@of_source
+def pspc_square(source: Source, *, schedule: Schedule = None, stride: int = 1, around: float = 0.0) -> FPMC:
     """PSPC-Square (App. A.1.1): all squares inside the image, r = q.
 
     Beyond the paper: with a stride only every stride-th of them; with `around`, q is that much outside the square.
     """
-    source = as_source(images)
 
     def make(q: Squares) -> Collection:
         q = replace(q, stride=min(stride, q.size), around=around)
@@ -75,13 +86,13 @@ def pspc_square(images: Images, *, schedule: Schedule = None, stride: int = 1, a
     return _by_size("PSPC-Square", "pspc_square", source, schedule, True, make)
 
 
-def pspc_flex(images: Images, *, maps: Maps | Literal["wiener"] | None = None, schedule: Schedule = None) -> FPMC:
+@of_source
+def pspc_flex(source: Source, *, maps: Maps | Literal["wiener"] | None = None, schedule: Schedule = None) -> FPMC:
     """PSPC-Flex (App. A.1.2): the pixels that hold a share τ(t) of each sensitivity map, r = q.
 
     maps: (H, W, H, W), maps[y, x] for output pixel (y, x), or {σ: that}; "wiener" takes the Wiener filter's own
     sensitivities, which need no network. None: those of the DDPM++ shipped for images of this name, else "wiener".
     """
-    source = as_source(images)
     if maps is None:
         shipped = f"{source.parts[0].name}-ddpmpp"
         maps = load_maps(shipped) if (MAPS / f"{shipped}.safetensors").is_file() else "wiener"
@@ -109,14 +120,14 @@ def pspc_flex(images: Images, *, maps: Maps | Literal["wiener"] | None = None, s
     return FPMC(at, name="PSPC-Flex" + (" (Wiener maps)" if gaussian is not None else ""))
 
 
+@of_source
 def lukoianov(
-    images: Images,
+    source: Source,
     *,
     tau: Schedule = 0.05,
     rule: Literal["paper", "official"] = "paper",
 ) -> FPMC:
     """Lukoianov et al. (App. A.3): thresholded rows of the Wiener filter, each answering for its own dimension."""
-    source = as_source(images)
     taus = resolve(tau, "lukoianov", source.shape)
     for threshold in taus.values():
         check_masking(threshold, rule)

@@ -44,19 +44,16 @@ class BoxSums(Fused):
             return
         passes, threads = 2 if respond == "mixed" else 1, settings.threads or torch.get_num_threads()
         channels, height, width = group.shape
-        counts = {"fused.element": 0.0, "fused.pixel": 0.0, "fused.estimator": 0.0}
-        for each in groups:
-            assert isinstance(each.q, Squares)
-            reach = 4 if each.q.stride == 1 else each.q.grid[1] * each.q.size / width
-            counts["fused.element"] += passes * channels * height * width * len(source) / len(groups)
-            counts["fused.pixel"] += passes * height * width * len(source) * (reach + (2 if passes == 2 else 0))
-            counts["fused.estimator"] += float(passes * len(each) * len(source))
-        slots = channels * height * width
+        slots, length = channels * height * width, sum(map(len, groups))
+        counts = {
+            "fused.element": float(passes * slots * len(source)),
+            "fused.estimator": float(passes * length * len(source)),        # with their box sums
+        }
         why = "square patches are box sums of the squared differences, whatever their size"
         if passes == 2:
             why += "; two passes, since responses mix normalised posteriors"
         yield cls(
-            respond=respond, sigma=call.sigma, estimators=sum(map(len, groups)), images=len(source), counts=counts,
+            respond=respond, sigma=call.sigma, estimators=length, images=len(source), counts=counts,
             memory=cls.room(groups, call.batch, threads, slots), why=why, threads=threads,
             cut=cut_of(source, passes, settings), source=source,
             weighs=covering and all(each.weight is None or len(each.weight) == 1 for each in groups),

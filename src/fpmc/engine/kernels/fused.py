@@ -142,9 +142,10 @@ class FusedRun(Run):
                 self.respond(part.stretch, first, last, self.asked, norm, self.q, r, wanted)
 
             share(work, answers, blocks)
-            here = slice(part.first + part.begin, part.first + part.end)
             if wants == "shares":
-                result[:, here] = torch.from_numpy(shares[:, part.begin : part.end])
+                weighing = part.stretch.log_weights > lanes.BOTTOM             # exp of nothing is not quite nothing
+                here = slice(part.first + part.begin, part.first + part.end)
+                result[:, here] = torch.from_numpy((shares * weighing)[:, part.begin : part.end])
             elif wants == "weights":
                 result = result + self.reduction.sums(self._part(weights, part))
         if wants == "answers":

@@ -80,7 +80,8 @@ class _Kept(Run):
 
     def first(self, begin: int, end: int) -> State:
         logits = self._logits(self.z, begin, end)
-        top = logits.amax(1).clamp(min=torch.finfo(logits.dtype).min)          # no image here may have weight
+        lowest = logits.new_full((len(logits), 1, len(self.group)), torch.finfo(logits.dtype).min)
+        top = torch.cat([lowest, logits.amax(1, keepdim=True)] if end > begin else [lowest], 1).amax(1)
         weights = logits.sub_(top[:, None]).exp_()
         self.kept[begin, end] = top, weights
         return State(top, weights.sum(1))

@@ -92,7 +92,7 @@ class Offer(ABC):
         lines = [
             f"{self.kernel}, {self.respond}, {self.backend}: {count}, {self.images} images, {self.amount}",
             self.why,
-            f"{self.work / 1e9:.3g} G operations and about {self.seconds:.2g} s per noisy image, "
+            f"{self.work / 1e9:.3g} G multiply-adds and about {self.seconds:.2g} s per noisy image, "
             f"{self.memory / 2**20:.0f} MiB",
             *(f"instead of {name}: {seconds:.2g} s" for name, seconds in self.others),
         ]

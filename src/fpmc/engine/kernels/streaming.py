@@ -53,14 +53,13 @@ class Streaming(Offer):
         row += {"owned": dimension, "means": 0, "mixed": dimension}[respond]
         per_image = int((call.batch * row + 2 * dimension) * unit)
         chunk = settings.chunk or max(1, min(images, settings.memory // per_image))
-        passes = 2 if respond == "mixed" else 1
-        if passes == 2:
+        if respond == "mixed":
             why += "; two passes, since responses mix normalised posteriors"
             counts = {kind: 2 * count for kind, count in counts.items()}
-        answered = dimension if respond == "owned" else dimension * len(group)
-        counts = {**counts, "product" if respond == "means" or not isinstance(group.r, Partition) else "element": (
-            float(images * answered) + counts.get("product", 0.0) * (respond != "owned")
-        )}
+        counts = {"product": 0.0, **counts}
+        counts["element"] += images * (2.0 * len(group) + (0.0 if respond == "means" else 3.0 * dimension))
+        if not isinstance(group.r, Partition):
+            counts["product"] += float(images) * len(group) * dimension
         return cls(
             respond=respond, sigma=call.sigma, estimators=len(group), images=images, counts=counts,
             memory=chunk * per_image, why=why, chunk=chunk, memory_limit=settings.memory,
@@ -121,7 +120,7 @@ class Expanded(Streaming):
         products = float(len(group.source)) * dimension
         yield cls._offer(
             group, call, settings, reduction, "all pixels count; one matrix product",
-            {"product": products, "element": products / max(1, call.batch)}, 4,
+            {"product": products, "element": 4 * products / max(1, call.batch)}, 4,
             error=rounding * group.q.value / (2 * call.sigma**2),
         )
 

@@ -75,7 +75,7 @@ def loss_and_gradients(
 def _lay_out(source: Source) -> tuple[np.ndarray, np.ndarray]:
     """Images with weight in tiles, float32 (tiles, d·WIDTH), and their log ν; the last tile is filled up with none."""
     images, weights = [], []
-    for pixels, log_weights in source.chunks(len(source)):
+    for pixels, log_weights, _ in source.chunks(len(source)):
         on = slice(None) if log_weights is None else log_weights > -torch.inf
         images.append(scale(pixels[on], torch.float32).flatten(1))
         weights.append(torch.zeros(len(pixels)) if log_weights is None else log_weights[on].float())
