@@ -44,7 +44,7 @@ class Attribution:
         """The first noisy image's largest shares."""
         pairs = zip(self.ids[0].tolist(), self.weights[0].tolist())
         shares = ", ".join(f"{name}: {100 * share:.3g} %" for name, share in pairs)
-        return f"Attribution of {len(self.ids)}, the first to images {shares or 'none'}; rest {100 * self.rest[0]:.3g} %"
+        return f"Attribution of {len(self.ids)}, the first to images {shares or 'none'}; rest {100 * self.rest[0]:.3g}%"
 
     @property
     def rest(self) -> Tensor:
