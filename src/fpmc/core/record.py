@@ -141,7 +141,7 @@ class Reader:
         return value
 
     def _tensor(self, entry: dict[str, Any], name: str) -> Tensor:
-        shape = entry.get("shape")
+        shape: Any = entry.get("shape")
         found = {key: self._tensors.get(str(entry[key])) for key in ("bits", "values") if key in entry}
         sizes = isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**40 for size in shape)
         if not sizes or not found or None in found.values() or entry.keys() != {"shape", *found}:

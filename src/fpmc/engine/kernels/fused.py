@@ -96,8 +96,8 @@ class FusedRun(Run):
 
         def empty() -> Any:
             top = np.full((batch, length), lanes.BOTTOM, np.float32)
-            zeros = (np.zeros((batch, count), np.float32) for count in (length, len(self.slots)))
-            return lanes.Sums(self.ends, self.slots, top, *zeros, np.zeros((0, 0), np.uint32))
+            mass, moment = (np.zeros((batch, count), np.float32) for count in (length, len(self.slots)))
+            return lanes.Sums(self.ends, self.slots, top, mass, moment, np.zeros((0, 0), np.uint32))
 
         sums = [empty() for _ in range(self.offer.threads)]
         for part in self._stretches(begin, end):

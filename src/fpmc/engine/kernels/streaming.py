@@ -148,14 +148,13 @@ class StreamingRun(Run):
         state = State.empty(self.z, len(self.group), owner)
 
         def add(x: Tensor, log_weights: Tensor | None, features: Tensor | None, *sums: Tensor) -> tuple:
-            before = State(sums[0], sums[1], None if owner is None else sums[2], owner)
+            before = State(*sums, owner)
             after = before.add(self.logits(x, log_weights, features), None if moments is None else moments(x))
-            return (after.top, after.mass) if owner is None else (after.top, after.mass, after.moment)
+            return after.top, after.mass, after.moment
 
-        sums = (state.top, state.mass) if owner is None else (state.top, state.mass, state.moment)
-        for _, *chunk in self._chunks(begin, end):
-            sums = _call(add, *chunk, *sums)
-        return State(*sums, **({} if owner is None else {"owner": owner}))
+        for _, *chunk in self._chunks(begin, end):      # autograd's checkpoints pass tensors, not states
+            state = State(*_call(add, *chunk, state.top, state.mass, state.moment), owner)
+        return state
 
     def _slots(self) -> tuple[Tensor | None, Callable[[Tensor], Callable[[Tensor], Tensor]] | None]:
         """The estimator of each slot, and what slots gain from the weights of a chunk."""
