@@ -148,12 +148,14 @@ class StreamingRun(Run):
         state = State.empty(self.z, len(self.group), owner)
 
         def add(x: Tensor, log_weights: Tensor | None, features: Tensor | None, *sums: Tensor) -> tuple:
-            before = State(*sums, owner)
+            top, mass, moment = sums
+            before = State(top, mass, moment, owner)
             after = before.add(self.logits(x, log_weights, features), None if moments is None else moments(x))
             return after.top, after.mass, after.moment
 
         for _, *chunk in self._chunks(begin, end):      # autograd's checkpoints pass tensors, not states
-            state = State(*_call(add, *chunk, state.top, state.mass, state.moment), owner)
+            top, mass, moment = _call(add, *chunk, state.top, state.mass, state.moment)
+            state = State(top, mass, moment, owner)
         return state
 
     def _slots(self) -> tuple[Tensor | None, Callable[[Tensor], Callable[[Tensor], Tensor]] | None]:
