@@ -9,7 +9,7 @@ import torch
 
 from fpmc import FPMC, presets
 from fpmc.data import load_images
-from fpmc.learn.fit import fit_response
+from fpmc.study.levels import fit_response
 
 QUICK = ("--sigmas", 1, 0.3, "--count", 20, "--sizes", 2, 3)
 

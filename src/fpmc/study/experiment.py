@@ -1,4 +1,4 @@
-"""An experiment: the steps it wants, and what it shows once they have results."""
+"""An experiment: the tasks it wants, and what it shows once they have results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from fpmc.report.exhibit import Exhibit
-from fpmc.study.graph import Results, Step
+from fpmc.study.graph import Results, Task
 from fpmc.study.lab import Lab
 
 
@@ -15,7 +15,7 @@ from fpmc.study.lab import Lab
 class Experiment:
     """One figure or table of the paper."""
 
-    steps: list[Step]
+    tasks: list[Task]
     show: Callable[[Results], Exhibit]
 
 

@@ -1,4 +1,4 @@
-"""What steps will cost on this machine: counted work, divided by measured speed. Good to a factor of two or so."""
+"""What tasks will cost on this machine: counted work, divided by measured speed. Good to a factor of two or so."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from fpmc.core.collection import FPMC, Collection
 from fpmc.core.precision import Full, Precision, Precisions, Squares
 from fpmc.core.response import SameAsQ, pixel
 from fpmc.core.sources import Source, Translations
-from fpmc.engine import Task
+from fpmc.engine import Task as Call
 from fpmc.methods.multiscale import multiscale
 from fpmc.methods.schedules import resolve
 from fpmc.methods.table1 import nearest
+from fpmc.study.build import build
 from fpmc.study.graph import Work
 from fpmc.study.lab import Lab
-from fpmc.study.methods import MOVED, MULTISCALE, Method, build
+from fpmc.study.methods import MOVED, MULTISCALE, NETWORKS, Method
 
 PLANNED = ("optimal", "ls", "els", "pspc_square")       # their plan needs no covariance and no network
 MIXING = 0.6                                            # time of squares of several sizes, in box sums of as much work
@@ -70,26 +71,26 @@ def groups(lab: Lab, sigma: float, count: int, moved: bool) -> Work:
 
 def tuning(lab: Lab, method: Method, sigma: float) -> Work:
     """Steps and validations of one level: matrix products, or sums over the support where zeros stay 0."""
-    recipe, pixels, patch = lab.scale.recipe, lab.side**2, _patch(lab, sigma)
+    settings, pixels, patch = lab.scale.tuning, lab.side**2, _patch(lab, sigma)
     length = span = lab.dimension if method.preset == "lukoianov" else pixels
     if patch == lab.side and method.preset != "lukoianov":
         length = 1                                      # one estimator sees the whole image
-    sparse = recipe.floor_q == 0 and recipe.floor_r == 0
+    sparse = settings.floor_q == 0 and settings.floor_r == 0
     row = min(patch**2, pixels) * (span // pixels) if sparse else span
     images, judged = (min(each or len(lab.images), len(lab.images))
-                      for each in (recipe.monte_carlo, recipe.validation_source))
-    validations = 1 + recipe.steps // (recipe.validate_every or max(1, len(lab.images) // recipe.batch))
-    stepped = recipe.steps * recipe.batch * images
-    sums = length * row * (PRODUCTS * stepped + 3 * validations * recipe.validation * judged)
-    evaluations = recipe.steps * recipe.batch + recipe.validation
+                      for each in (settings.monte_carlo, settings.validation_source))
+    validations = 1 + settings.steps // (settings.validate_every or max(1, len(lab.images) // settings.batch))
+    stepped = settings.steps * settings.batch * images
+    sums = length * row * (PRODUCTS * stepped + 3 * validations * settings.validation * judged)
+    evaluations = settings.steps * settings.batch + settings.validation
     work = {"rows" if sparse else "matrix": float(sums), "network": float(evaluations)}
-    return Work(work, recipe.memory + 24.0 * length * span)
+    return Work(work, settings.memory + 24.0 * length * span)
 
 
 def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:
     """The kinds of work of one denoiser call and their amounts: multiply-adds, or network evaluations."""
     method = replace(method, schedule="")               # a calibrated one is not known yet
-    if method.preset in ("network", "reference"):
+    if method.preset in NETWORKS:
         return {method.preset: 1.0}
     if method.preset == "multiscale":
         amounts = _multiscale(lab, sigma, method.augment == "moved")
@@ -97,7 +98,7 @@ def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:
     if method.preset in PLANNED and not method.soft:
         denoiser = build(lab, method, {})
         assert isinstance(denoiser, FPMC)
-        step = denoiser.at(sigma).plan(Task(sigma, BATCH)).steps[0]
+        step = denoiser.at(sigma).plan(Call(sigma, BATCH)).steps[0]
         return {step.kernel: step.work}
     images, pixels = len(lab.images) * (1 + (method.amount if method.augment else 0)), lab.side**2
     patch = _patch(lab, sigma)
@@ -113,7 +114,7 @@ def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:
             return {"full": 2.0 * lab.dimension * images}
         length, span, entries = pixels, pixels, patch**2
     passes = 1 if method.preset == "lukoianov" and "r" not in method.soft else 3   # posteriors twice, and responses
-    if method.soft and lab.scale.recipe.floor_q != 0:
+    if method.soft and lab.scale.tuning.floor_q != 0:
         return {"matrix": float(passes) * images * length * span}
     return {"rows": float(passes) * images * length * entries}
 
@@ -123,7 +124,7 @@ def _multiscale(lab: Lab, sigma: float, moved: bool) -> dict[str, float]:
     key = ("plans of squares", moved)
     collections = lab.recall(key, lambda: multiscale(lab.images, gaussian=False, moved=moved))
     found: dict[str, float] = {}
-    for step in collections.at(sigma).plan(Task(sigma, BATCH)).steps:
+    for step in collections.at(sigma).plan(Call(sigma, BATCH)).steps:
         found[step.kernel] = found.get(step.kernel, 0.0) + step.work * (MIXING if step.kernel == "boxes" else 1)
     return found
 
@@ -185,7 +186,7 @@ def _kernel(kind: str) -> Callable[[Lab], float]:
         else:
             collection = Collection(q, SameAsQ(q), source)
         z = torch.randn(BATCH, *source.shape)
-        work = collection.plan(Task(1.0, BATCH)).steps[0].work
+        work = collection.plan(Call(1.0, BATCH)).steps[0].work
         if kind == "rows":                              # counted as `per_image` does
             work = 3.0 * len(source) * q.entries
         return BATCH * work / _best(lambda: collection.denoise(z, 1.0))

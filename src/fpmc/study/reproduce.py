@@ -12,13 +12,13 @@ from fpmc.report.page import page
 from fpmc.report.run import RunDirectory, environment, versions
 from fpmc.study import predict
 from fpmc.study.experiment import Experiment
-from fpmc.study.graph import Cache, Results, Step, ordered, run
+from fpmc.study.graph import Cache, Results, Task, ordered, run
 from fpmc.study.lab import Lab
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Steps of one kind: how many, how many of them are done, and what the others will take."""
+    """Tasks of one kind: how many, how many of them are done, and what the others will take."""
 
     kind: str
     units: int
@@ -28,16 +28,16 @@ class Forecast:
 
 
 def forecast(lab: Lab, experiments: Sequence[Experiment], cache: Cache) -> list[Forecast]:
-    """What `reproduce` would do, by kind of step, on this machine."""
-    steps = steps_of(experiments)
-    seconds = predicted(lab, steps, cache)
-    kinds: dict[str, list[Step]] = {}
-    for step in steps:
-        kinds.setdefault(step.kind, []).append(step)
+    """What `reproduce` would do, by kind of task, on this machine."""
+    tasks = tasks_of(experiments)
+    seconds = predicted(lab, tasks, cache)
+    kinds: dict[str, list[Task]] = {}
+    for task in tasks:
+        kinds.setdefault(task.kind, []).append(task)
     return [
         Forecast(
-            kind, len(each), sum(step.key not in seconds for step in each),
-            sum(seconds.get(step.key, 0.0) for step in each), max(step.predict().memory for step in each),
+            kind, len(each), sum(task.key not in seconds for task in each),
+            sum(seconds.get(task.key, 0.0) for task in each), max(task.predict().memory for task in each),
         )
         for kind, each in kinds.items()
     ]
@@ -50,19 +50,19 @@ def reproduce(
     cache: Cache,
     *,
     command: str,                                       # that makes the same again, for the page
-    progress: Callable[[str, float, float], object] = lambda *_: None,     # (step, seconds done, seconds in all)
+    progress: Callable[[str, float, float], object] = lambda *_: None,     # (task, seconds done, seconds in all)
 ) -> list[Exhibit]:
     """Run experiments, each to its tables and figures as soon as it is done; index.html has all so far."""
-    seconds = predicted(lab, steps_of(experiments), cache)
+    seconds = predicted(lab, tasks_of(experiments), cache)
     total, done = sum(seconds.values()), 0.0
     results, spent, exhibits = Results(), {}, []
     for experiment in experiments:
-        for step, result, cached in run(experiment.steps, lab, cache, results):
-            spent[step.key] = (step.kind, result.seconds)
+        for task, result, cached in run(experiment.tasks, lab, cache, results):
+            spent[task.key] = (task.kind, result.seconds)
             if not cached:
-                done += seconds.get(step.key, 0.0)
-                directory.note(f"{step.name}: {result.seconds:.1f} s")
-                progress(step.name, done, total)
+                done += seconds.get(task.key, 0.0)
+                directory.note(f"{task.name}: {result.seconds:.1f} s")
+                progress(task.name, done, total)
         exhibit = experiment.show(results)
         exhibit.write(directory)
         exhibits.append(exhibit)
@@ -71,14 +71,14 @@ def reproduce(
     return exhibits
 
 
-def steps_of(experiments: Iterable[Experiment]) -> list[Step]:
-    """All that experiments need, each step once, inputs first."""
-    return ordered(step for experiment in experiments for step in experiment.steps)
+def tasks_of(experiments: Iterable[Experiment]) -> list[Task]:
+    """All that experiments need, each task once, inputs first."""
+    return ordered(task for experiment in experiments for task in experiment.tasks)
 
 
-def predicted(lab: Lab, steps: Sequence[Step], cache: Cache) -> dict[str, float]:
-    """Seconds of the steps that have no result yet, by key."""
-    missing = {step.key: step.predict() for step in steps if cache.get(step) is None}
+def predicted(lab: Lab, tasks: Sequence[Task], cache: Cache) -> dict[str, float]:
+    """Seconds of the tasks that have no result yet, by key."""
+    missing = {task.key: task.predict() for task in tasks if cache.get(task) is None}
     speed = predict.measure(lab, sorted({kind for work in missing.values() for kind in work.amounts}))
     return {key: predict.seconds(work, speed) for key, work in missing.items()}
 
@@ -101,7 +101,7 @@ def _page(
             **{name.replace("_", " "): _text(value) for name, value in asdict(lab.scale).items()},
         },
         "Machine and versions": {name: str(value) for name, value in (environment() | versions()).items()},
-        "Time": {"all steps": clock(sum(times.values())), **{kind: clock(seconds) for kind, seconds in times.items()}},
+        "Time": {"all tasks": clock(sum(times.values())), **{kind: clock(seconds) for kind, seconds in times.items()}},
     }
     lead = f"{len(images):,} images of {images.name} ({shape}), {lab.scale.name} scale, made with fpmc."
     return page("Filtered posterior mean collections", lead, exhibits, folder=folder, command=command, facts=facts)

@@ -1,4 +1,4 @@
-"""Every figure and table of the paper as a graph of cached steps. Nothing here imports torch."""
+"""Every figure and table of the paper as a graph of cached tasks. Nothing here imports torch."""
 
 from __future__ import annotations
 

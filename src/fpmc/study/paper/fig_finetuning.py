@@ -8,11 +8,11 @@ from fpmc.metrics import standard_error
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import BLACK, BLUE, GREEN, ORANGE, drawing, name_levels
 from fpmc.report.table import plus_minus
-from fpmc.study import steps
+from fpmc.study import tasks
 from fpmc.study.experiment import Experiment
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
-from fpmc.study.methods import PSPC_FLEX, PSPC_SQUARE, lukoianov, paper_tau
+from fpmc.study.methods import PSPC_FLEX, PSPC_SQUARE, lukoianov
 
 LOOKS = {
     "": {"color": BLACK, "marker": "o", "linestyle": "-", "label": "binary"},
@@ -28,14 +28,14 @@ def experiment(lab: Lab) -> Experiment:
     """Errors of three methods, each as it is, with Q learned, with R learned, and with both."""
     wanted = lab.grid if lab.scale.tuned is None else lab.scale.tuned
     sigmas = list(dict.fromkeys(lab.level(sigma) for sigma in wanted))
-    methods = (PSPC_SQUARE, PSPC_FLEX, lukoianov(paper_tau(lab)))
+    methods = (PSPC_SQUARE, PSPC_FLEX, lukoianov(lab.policy.tau))
     wants = {
-        (method, soft, sigma): steps.error(lab, replace(method, soft=steps.learned(lab, method, soft)), sigma)
+        (method, soft, sigma): tasks.error(lab, replace(method, soft=tasks.learned(lab, method, soft)), sigma)
         for method in methods for soft in LOOKS for sigma in sigmas
     }
 
     def show(results: Results) -> Exhibit:
-        errors = {key: results[step]["mse"] for key, step in wants.items()}
+        errors = {key: results[task]["mse"] for key, task in wants.items()}
         with drawing(8.5, 4.8) as figure:
             panels = figure.subplots(2, len(methods), sharex=True, sharey="row", squeeze=False)
             for column, method in enumerate(methods):
@@ -77,10 +77,10 @@ def experiment(lab: Lab) -> Experiment:
             records=records,
             figure=figure,
             notes=(
-                f"{steps.judged(lab)}, none of those that the best step was chosen on; "
-                f"{lab.scale.recipe.steps} steps of {lab.scale.recipe.batch} images.",
+                f"{tasks.judged(lab)}, none of those that the best step was chosen on; "
+                f"{lab.scale.tuning.steps} steps of {lab.scale.tuning.batch} images.",
                 *(["Zeros of r stay 0: where each estimator answers for one pixel (Lukoianov), r cancels and soft R is "
-                   "the binary R."] if lab.scale.recipe.floor_r == 0 else []),
+                   "the binary R."] if lab.scale.tuning.floor_r == 0 else []),
             ),
         )
 

@@ -13,9 +13,9 @@ from fpmc.metrics import standard_error
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing, line, name_levels
 from fpmc.report.table import plus_minus
-from fpmc.study import steps
+from fpmc.study import tasks
 from fpmc.study.experiment import Experiment
-from fpmc.study.graph import Results, Step
+from fpmc.study.graph import Results, Task
 from fpmc.study.lab import Lab
 from fpmc.study.methods import REFERENCE, Method, table_rows
 
@@ -29,10 +29,10 @@ def experiment(lab: Lab) -> Experiment:
     mixtures = [row for row in rows if row.preset == "multiscale"]
     floor = replace(REFERENCE, label="NCSN++ (floor)")
     singles = [row for row in rows if row not in mixtures]
-    wants = {(row, sigma): steps.error(lab, row, sigma) for row in [floor, *singles] for sigma in lab.grid}
+    wants = {(row, sigma): tasks.error(lab, row, sigma) for row in [floor, *singles] for sigma in lab.grid}
     kinds = dict.fromkeys((row.augment == "moved", sigma) for row in mixtures for sigma in lab.grid)
-    weights = {(moved, sigma): steps.fitted(lab, sigma, moved) for moved, sigma in kinds}
-    products = {(moved, sigma): steps.products(lab, sigma, moved) for moved, sigma in kinds}
+    weights = {(moved, sigma): tasks.fitted(lab, sigma, moved) for moved, sigma in kinds}
+    products = {(moved, sigma): tasks.products(lab, sigma, moved) for moved, sigma in kinds}
 
     def show(results: Results) -> Exhibit:
         def found(row: Method, whom: str) -> dict[str, dict[float, Tensor]]:
@@ -79,7 +79,7 @@ def experiment(lab: Lab) -> Experiment:
             rows=cells,
             records=records,
             figure=figure,
-            notes=(f"{steps.judged(lab)}, none of those that anything was fitted on.",),
+            notes=(f"{tasks.judged(lab)}, none of those that anything was fitted on.",),
         )
 
     return Experiment([*wants.values(), *weights.values(), *products.values()], show)
@@ -87,12 +87,12 @@ def experiment(lab: Lab) -> Experiment:
 
 def _mixed(
     results: Results, mixtures: Sequence[Method],
-    weights: Mapping[tuple[bool, float], Step], products: Mapping[tuple[bool, float], Step], whom: str,
+    weights: Mapping[tuple[bool, float], Task], products: Mapping[tuple[bool, float], Task], whom: str,
 ) -> dict[str, dict[float, Tensor]]:
     """{label: {σ: error of each noisy image}} of the mixtures, and of the group that was best alone in their fit."""
     found: dict[str, dict[float, Tensor]] = {}
-    for (moved, sigma), step in weights.items():
-        fit, tables = results[step], results[products[moved, sigma]]["products"]
+    for (moved, sigma), task in weights.items():
+        fit, tables = results[task], results[products[moved, sigma]]["products"]
         network, reference = tables.shape[1] - 2, tables.shape[1] - 1
         kept = [*range(network), network if whom == "mse" else reference]
         tables = tables[:, kept][:, :, kept].numpy()
