@@ -121,9 +121,9 @@ def test_several_jobs_find_the_same(fpmc, tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_papers_scale_with_stand_ins(fpmc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """EDM checkpoints and an EDM zip at 64×64, 40 steps, FFHQ's tables, no test split: the real formats, few of all."""
     paper = SCALES["paper"]
-    recipe = replace(paper.recipe, steps=1, batch=2, monte_carlo=4, validation=2)
+    tuning = replace(paper.tuning, steps=1, batch=2, monte_carlo=4, validation=2)
     monkeypatch.setitem(SCALES, "paper", replace(
-        paper, seeds=2, expensive_seeds=2, batch=2, points=2, tuning=recipe, joint=(1.07,), held_out=4, shown=2,
+        paper, seeds=2, expensive_seeds=2, batch=2, points=2, tuning=tuning, joint=(1.07,), held_out=4, shown=2,
         calibrated=("pspc_square",), calibration=1, every=8,
     ))
     pack(smooth_images(8, 64), tmp_path / "ffhq-64x64.zip")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fpmc.cli.denoisers import parse_specs
 from fpmc.cli.options import DataOptions, check_sigmas, parse
 from fpmc.errors import InputError
+from fpmc.study.methods import need_images, parse_methods
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +20,12 @@ class Config(DataOptions):
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "explain")
-    specs, sigmas = parse_specs(config.denoiser), check_sigmas(config.sigmas)
-    images = config.images() if any(spec.loaded is None for spec in specs) else None
-    for spec in specs:
-        denoiser = spec.build(images)
+    methods, sigmas = parse_methods(config.denoiser), check_sigmas(config.sigmas)
+    images = config.images() if need_images(methods) else None
+    for text, method in zip(config.denoiser, methods):
+        denoiser = method.build(images, data=config.data)
         if not hasattr(denoiser, "explain"):
-            raise InputError(f"{spec.text} is a network; only analytic denoisers have a plan to explain")
-        print(spec.label(denoiser) + (f", {len(images)} images of {images.name}" if images is not None else ""))
+            raise InputError(f"{text} is a network; only analytic denoisers have a plan to explain")
+        print(method.title(denoiser) + (f", {len(images)} images of {images.name}" if images is not None else ""))
         for sigma in sigmas:
             print(denoiser.explain(sigma, batch=config.batch))  # pyright: ignore[reportFunctionMemberAccess]

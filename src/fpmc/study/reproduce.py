@@ -10,6 +10,7 @@ from typing import Any
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.page import page
 from fpmc.report.run import RunDirectory, environment, versions
+from fpmc.report.table import clock
 from fpmc.study import predict
 from fpmc.study.experiment import Experiment
 from fpmc.study.graph import Cache, Results, Task, ordered, run
@@ -50,7 +51,7 @@ def reproduce(
     cache: Cache,
     *,
     command: str,                                       # that makes the same again, for the page
-    progress: Callable[[str, float, float], object] = lambda *_: None,     # (task, seconds done, seconds in all)
+    progress: Callable[[float, float, str], object] = lambda *_: None,     # (seconds done, seconds in all, task)
 ) -> list[Exhibit]:
     """Run experiments, each to its tables and figures as soon as it is done; index.html has all so far."""
     seconds = predicted(lab, tasks_of(experiments), cache)
@@ -62,7 +63,7 @@ def reproduce(
             if not cached:
                 done += seconds.get(task.key, 0.0)
                 directory.note(f"{task.name}: {result.seconds:.1f} s")
-                progress(task.name, done, total)
+                progress(done, total, task.name)
         exhibit = experiment.show(results)
         exhibit.write(directory)
         exhibits.append(exhibit)
@@ -116,11 +117,3 @@ def _text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "–", True: "yes", False: "no"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def clock(seconds: float) -> str:
-    """A duration as people say it."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
