@@ -168,7 +168,7 @@ def figure(level: Level, before: tuple[Tensor, Tensor]) -> Figure:
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=(9, 4), layout="constrained")
-    left, right = drawing.subfigures(1, 2, width_ratios=(3, 2))
+    left, right = drawing.subfigures(1, 2, width_ratios=(3, 2), squeeze=False)[0]
     curves = left.subplots()
     steps, losses, validation = zip(*level.history)
     curves.plot(steps[1:], losses[1:], color="0.7", label="training batch")

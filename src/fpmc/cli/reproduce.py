@@ -164,7 +164,8 @@ def table_of(kinds: list[Forecast], jobs: int) -> str:
     memory = max((each.memory for each in kinds), default=0.0)
     together, seconds = f"all, in {jobs} processes" if jobs > 1 else "all", sum(each.seconds for each in kinds) / jobs
     rows.append((together, str(units), str(cached), clock(seconds), f"{jobs * memory / 2**20:,.0f} MiB"))
-    return plain(("tasks", "units", "done", "predicted", "memory"), rows)
+    note = "predicted from speeds measured just now; other work on this machine makes them longer than they will be"
+    return f"{plain(('tasks', 'units', 'done', 'predicted', 'memory'), rows)}\n{note}"
 
 
 def command_of(config: Config) -> str:

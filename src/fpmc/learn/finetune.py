@@ -158,7 +158,7 @@ class Level:
         return Fixed(engine.denoise(self.fixed, plan, z, torch.ones(())), total)
 
     def save(self, path: Path, optimiser: torch.optim.Optimizer) -> None:
-        """Everything needed to go on."""
+        """Everything needed to resume."""
         state = {name: getattr(self, name) for name in _STATE} | {"optimiser": optimiser.state_dict()}
         with atomic(path) as part:
             torch.save(state, part)
@@ -206,7 +206,7 @@ def train_level(
     """Minimise Eq. "obj" at one noise level; a record for each step. Resumes from `checkpoint` where there is one.
 
     The work is done where the level's q and r are; the network answers there too.
-    Everything random depends on (seed, σ, step) alone, so an interrupted run goes on as if it had not been.
+    Everything random depends on (seed, σ, step) alone, so an interrupted run resumes as if it had not been.
     """
     tuning, sigma = level.tuning, level.sigma
     free = level.free

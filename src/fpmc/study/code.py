@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def dispatches(function: F) -> F:
-    """Marks a function that picks others by name: what it refers to is not followed, a task says whom it picks."""
+    """Marks a function that picks others by name: what it refers to is not followed, `Task.code` says what it picks."""
     function.dispatches = True  # pyright: ignore[reportFunctionMemberAccess]
     return function
 

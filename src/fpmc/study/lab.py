@@ -87,10 +87,10 @@ class Lab:
         found = policy.maps(names["network"]) if maps is None else load_maps(maps)
         if found is not None:
             stamps["maps"] = str(checksum_of(Path(maps or MAPS / f"{names['network']}.safetensors")))
+        loaded = {option: load_network(name, device=device) for option, name in names.items()}
         return cls(
-            images, *(load_network(name, device=device) for name in names.values()), scale, stamps=stamps, data=data,
-            held_out=policy.test if held_out is None else load_images(held_out), maps=found, dataset=dataset,
-            only=only, device=device,
+            images, scale=scale, stamps=stamps, data=data, maps=found, dataset=dataset, only=only, device=device,
+            held_out=policy.test if held_out is None else load_images(held_out), **loaded,
         )
 
     @property
@@ -123,15 +123,8 @@ class Lab:
             return self.given_held_out
         return self.synthetic(self.scale.held_out / len(self.images), HELD_OUT_SEED)
 
-    @property
-    def tuning(self) -> ImageSet:
-        """The half of the held-out images that something may be chosen on."""
-        return halves(self.held_out)[0]
-
-    @property
-    def judging(self) -> ImageSet:
-        """The other half, on which errors are reported."""
-        return halves(self.held_out)[1]
+    tuning = property(lambda self: halves(self.held_out)[0])        # that something may be chosen on
+    judging = property(lambda self: halves(self.held_out)[1])       # on which errors are reported
 
     def synthetic(self, amount: float, seed: int = 0) -> ImageSet:
         """Samples of the network, kept in the cache folder."""

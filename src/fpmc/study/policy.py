@@ -170,15 +170,8 @@ class Policy:
             )
         return self.images.subset(self._tenth) if self.test is None else self.test
 
-    @property
-    def tuning(self) -> ImageSet:
-        """The half of the held-out images that something may be chosen on."""
-        return halves(self.held_out)[0]
-
-    @property
-    def judging(self) -> ImageSet:
-        """The other half, on which errors are reported."""
-        return halves(self.held_out)[1]
+    tuning = property(lambda self: halves(self.held_out)[0])        # that something may be chosen on
+    judging = property(lambda self: halves(self.held_out)[1])       # on which errors are reported
 
 
 def halves(held_out: ImageSet) -> tuple[ImageSet, ImageSet]:

@@ -31,7 +31,7 @@ GRADIENT = 1.2                                          # evaluations a gradient
 PRODUCTS = 5                                            # products, or sums, of a fine-tuning step
 TRIED = {"shifts": 64}                                  # images on which speed is measured, 2048 but for ELS
 BATCH = 8                                               # and noisy images
-MOMENT = 0.3                                            # seconds that a measurement goes on for
+MOMENT = 0.1                                            # seconds that a measurement takes at least
 
 
 def samples(lab: Lab, method: Method, seeds: int) -> Work:

@@ -31,16 +31,17 @@ class Forecast:
 def forecast(lab: Lab, experiments: Sequence[Experiment], cache: Cache) -> list[Forecast]:
     """What `reproduce` would do, by kind of task, on this machine."""
     tasks = tasks_of(experiments)
+    works = {task.key: task.predict() for task in tasks}
     seconds = predicted(lab, tasks, cache)
-    kinds: dict[str, list[Task]] = {}
+    kinds: dict[str, list[str]] = {}
     for task in tasks:
-        kinds.setdefault(task.kind, []).append(task)
+        kinds.setdefault(task.kind, []).append(task.key)
     return [
         Forecast(
-            kind, len(each), sum(task.key not in seconds for task in each),
-            sum(seconds.get(task.key, 0.0) for task in each), max(task.predict().memory for task in each),
+            kind, len(keys), sum(key not in seconds for key in keys),
+            sum(seconds.get(key, 0.0) for key in keys), max(works[key].memory for key in keys),
         )
-        for kind, each in kinds.items()
+        for kind, keys in kinds.items()
     ]
 
 

@@ -260,8 +260,8 @@ def ask(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int) ->
     z = forward_points(lab.judging, sigma, count)
     with torch.no_grad():
         found = {
-            whom: torch.cat([getattr(lab, whom)(part, sigma) for part in z.split(BATCH)])
-            for whom in ("network", "reference")
+            which: torch.cat([getattr(lab, which)(part, sigma) for part in z.split(BATCH)])
+            for which in ("network", "reference")
         }
     return Made(found, {"sigma": sigma})
 

@@ -20,7 +20,7 @@ from fpmc.study.lab import Lab
 from fpmc.study.methods import REFERENCE, Method, table_rows
 
 BEST = "best group alone"
-WHOM = {"mse": "DDPM++", "mse to the reference": "NCSN++"}
+TARGETS = {"mse": "DDPM++", "mse to the reference": "NCSN++"}
 
 
 def experiment(lab: Lab) -> Experiment:
@@ -35,22 +35,22 @@ def experiment(lab: Lab) -> Experiment:
     products = {(moved, sigma): tasks.products(lab, sigma, moved) for moved, sigma in kinds}
 
     def show(results: Results) -> Exhibit:
-        def found(row: Method, whom: str) -> dict[str, dict[float, Tensor]]:
-            return {row.label: {sigma: results[wants[row, sigma]][whom] for sigma in lab.grid}}
+        def found(row: Method, target: str) -> dict[str, dict[float, Tensor]]:
+            return {row.label: {sigma: results[wants[row, sigma]][target] for sigma in lab.grid}}
 
         errors: dict[str, dict[str, dict[float, Tensor]]] = {"mse": found(floor, "mse"), "mse to the reference": {}}
-        for whom, by_label in errors.items():
-            by_label.update(_mixed(results, mixtures, weights, products, whom))
+        for target, by_label in errors.items():
+            by_label.update(_mixed(results, mixtures, weights, products, target))
             for row in singles:
-                by_label.update(found(row, whom))
+                by_label.update(found(row, target))
         ours = errors["mse"]
         least = {sigma: e.mean().item() for sigma, e in ours[floor.label].items()}
         with drawing(9, 5) as figure:
             panels = figure.subplots(1, 2, sharey=True)
-            for panel, (whom, name) in zip(panels, WHOM.items()):
+            for panel, (target, name) in zip(panels, TARGETS.items()):
                 panel.axhline(1, color="0.4", linewidth=1)
                 for index, label in enumerate(errors["mse to the reference"]):
-                    ratios = {sigma: e.mean().item() / least[sigma] for sigma, e in errors[whom][label].items()}
+                    ratios = {sigma: e.mean().item() / least[sigma] for sigma, e in errors[target][label].items()}
                     panel.plot(list(ratios), list(ratios.values()), label=label, **line(index))
                 name_levels(panel, lab.grid)
                 panel.set(yscale="log", ylim=(0.5, 200), xlabel="σ", title=f"to {name}")
@@ -62,9 +62,9 @@ def experiment(lab: Lab) -> Experiment:
             for sigma in lab.grid
         ]
         records = [
-            {"method": label, "to": WHOM[whom], "sigma": sigma, "mse": e.mean().item(), "mse_se": standard_error(e),
+            {"method": label, "to": TARGETS[target], "sigma": sigma, "mse": e.mean().item(), "mse_se": standard_error(e),
              "points": len(e)}
-            for whom, by_label in errors.items()
+            for target, by_label in errors.items()
             for label, by_level in by_label.items() for sigma, e in by_level.items()
         ]
         return Exhibit(
@@ -87,14 +87,14 @@ def experiment(lab: Lab) -> Experiment:
 
 def _mixed(
     results: Results, mixtures: Sequence[Method],
-    weights: Mapping[tuple[bool, float], Task], products: Mapping[tuple[bool, float], Task], whom: str,
+    weights: Mapping[tuple[bool, float], Task], products: Mapping[tuple[bool, float], Task], target: str,
 ) -> dict[str, dict[float, Tensor]]:
     """{label: {σ: error of each noisy image}} of the mixtures, and of the group that was best alone in their fit."""
     found: dict[str, dict[float, Tensor]] = {}
     for (moved, sigma), task in weights.items():
         fit, tables = results[task], results[products[moved, sigma]]["products"]
         network, reference = tables.shape[1] - 2, tables.shape[1] - 1
-        kept = [*range(network), network if whom == "mse" else reference]
+        kept = [*range(network), network if target == "mse" else reference]
         tables = tables[:, kept][:, :, kept].numpy()
         alone = torch.zeros(network)
         alone[fit["alone"].argmin()] = 1
