@@ -11,9 +11,8 @@ from fpmc import presets
 from fpmc.methods import multiscale, table1
 from fpmc.sampling import heun
 from fpmc.study import code
-from fpmc.study.experiment import load
 from fpmc.study.lab import Lab
-from fpmc.study.paper import EXPERIMENTS
+from fpmc.study.paper import EXPERIMENTS, load
 from fpmc.study.reproduce import tasks_of
 
 

@@ -11,11 +11,10 @@ from fpmc.engine import Task
 from fpmc.learn.finetune import LAPTOP, Tuning
 from fpmc.study import predict, tasks
 from fpmc.study.build import build
-from fpmc.study.experiment import load
 from fpmc.study.graph import Work, ordered
 from fpmc.study.lab import Lab
 from fpmc.study.methods import LS, MULTISCALE, NETWORK, PSPC_FLEX, lukoianov
-from fpmc.study.paper import EXPERIMENTS
+from fpmc.study.paper import EXPERIMENTS, load
 from study.tiny import TINY, small_lab
 
 

@@ -15,10 +15,9 @@ from fpmc.errors import InputError
 from fpmc.report.run import RunDirectory
 from fpmc.report.table import clock
 from fpmc.study import graph, samples, tasks
-from fpmc.study.experiment import load
 from fpmc.study.graph import Cache
 from fpmc.study.lab import Lab
-from fpmc.study.paper import EXPERIMENTS, choose
+from fpmc.study.paper import EXPERIMENTS, choose, load
 from fpmc.study.reproduce import forecast, reproduce
 from study.tiny import TINY, small_lab, small_network
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpmc.cli.options import DataOptions, DeviceOptions, check_device, check_sigmas, parse
+from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, check_device, parse
 from fpmc.errors import InputError
 from fpmc.study.methods import TABLE1, parse_methods
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
     from fpmc.study.bench import Cost
 
+LEVELS = (80, 8.4, 3.26, 1.09, 0.296, 0.06, 0.002)
 HEADERS = ("method", "sigma", "kernel", "L", "s/image", "GEMMs", "error", "MiB", "GFLOP/s", "× dense")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions, DeviceOptions):
+class Config(DataOptions, LevelOptions, DeviceOptions):
     """Seconds per noisy image and call, error against float64, memory, and what the machine could do, as a table.
 
     Run it alone: another busy process spoils the times. All ratios are measured in this one run.
@@ -27,7 +28,7 @@ class Config(DataOptions, DeviceOptions):
 
     outdir: Path = Path("runs/bench")       # run directory to write
     denoiser: tuple[str, ...] = TABLE1      # methods, e.g. ls lukoianov:tau=0.02
-    sigmas: tuple[float, ...] = (80, 8.4, 3.26, 1.09, 0.296, 0.06, 0.002)   # noise levels
+    sigmas: tuple[float, ...] = ()          # noise levels; none: seven from 80 to 0.002
     batch: int = 8                          # noisy images per call
     repeats: int = 2                        # calls, of which the best counts
     checked: int = 1000                     # images on which errors and the dense evaluation are measured
@@ -35,7 +36,7 @@ class Config(DataOptions, DeviceOptions):
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "bench")
-    methods, sigmas, device = parse_methods(config.denoiser), check_sigmas(config.sigmas), check_device(config.device)
+    methods, device = parse_methods(config.denoiser), check_device(config.device)
     if networks := [method.preset for method in methods if method.loaded is not None]:
         raise InputError(f"{networks[0]} is a network; bench measures analytic denoisers")
 
@@ -44,7 +45,7 @@ def main(args: list[str]) -> None:
     from fpmc.study.bench import benchmark, measure_machine
 
     policy = config.policy()
-    images = policy.training
+    images, sigmas = policy.training, config.chosen(policy, LEVELS)
     run = RunDirectory(config.outdir, config, command="bench", free=tuple(asdict(config)))
     machine = measure_machine()
     product = f"a 2048×2048 product takes {machine.gemm_seconds:.3f} s"

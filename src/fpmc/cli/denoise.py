@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from fpmc.cli.options import DeviceOptions, SourceOptions, check_device, check_sigmas, parse, progress_bar
+from fpmc.cli.options import DeviceOptions, LevelOptions, SourceOptions, check_device, parse, progress_bar
 from fpmc.errors import InputError
 from fpmc.study.methods import need_images, parse_methods
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fpmc.images import ImageSet
+    from fpmc.study.policy import Policy
 
 USUAL = ("optimal", "wiener", "ls", "pspc_square")
 LEVELS = (5.3, 3.3, 1.9, 1.1, 0.58, 0.3, 0.14, 0.06)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SourceOptions, DeviceOptions):
+class Config(SourceOptions, LevelOptions, DeviceOptions):
     """Noise test images and denoise them: denoised.png along sigma, outputs.npz, a table of mean squared errors.
 
     Given noisy images, a file or a folder, it denoises these instead: their noise level is estimated unless --sigmas
@@ -50,7 +51,9 @@ def main(args: list[str]) -> None:
 
         denoise_noisy(config, config.noisy)
         return
-    methods, sigmas = parse_methods(config.denoiser or USUAL), check_sigmas(config.sigmas or LEVELS)
+    methods = parse_methods(config.denoiser or USUAL)
+    policy = config.policy() if need_images(methods) or config.input is None or config.levels else None
+    sigmas = config.chosen(policy, LEVELS)
 
     import numpy as np
     import torch
@@ -59,9 +62,9 @@ def main(args: list[str]) -> None:
     from fpmc.report.run import RunDirectory
     from fpmc.sampling import initial_noise
 
-    clean = load_samples(config.input)[0] if config.input else _test(config).scaled(slice(config.count))
+    clean = load_samples(config.input)[0] if config.input else _test(policy).scaled(slice(config.count))
     clean = clean[: config.count]
-    source = config.source(config.images() if need_images(methods) else None)
+    source = config.source(policy.images if policy is not None and need_images(methods) else None)
     built = [method.build(source, data=config.data, device=config.device) for method in methods]
     denoisers = {method.title(denoiser): denoiser for method, denoiser in zip(methods, built)}
     channels, height, width = clean.shape[1:]
@@ -89,11 +92,11 @@ def main(args: list[str]) -> None:
     run.say(f"{picture}")
 
 
-def _test(config: Config) -> ImageSet:
-    test = config.policy().test
-    if test is None:
-        raise InputError(f"{config.data} has no test split to denoise; give clean images as --input")
-    return test
+def _test(policy: Policy | None) -> ImageSet:
+    assert policy is not None
+    if policy.test is None:
+        raise InputError(f"{policy.data} has no test split to denoise; give clean images as --input")
+    return policy.test
 
 
 def picture_of(clean: Tensor, noisy: Tensor, outputs: dict[str, Tensor], sigmas: tuple[float, ...]) -> Image:

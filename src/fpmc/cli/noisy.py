@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fpmc.cli.options import check_sigmas
 from fpmc.errors import InputError
 from fpmc.study.methods import parse_methods
 
@@ -36,18 +35,17 @@ def denoise_noisy(config: Config, path: str) -> None:
 
     if config.input is not None:
         raise InputError(f"give noisy images ({path}) or clean ones (--input {config.input}), not both")
-    if len(config.sigmas) > 1:
-        raise InputError(f"noisy images have one noise level, got --sigmas {' '.join(map(str, config.sigmas))}")
-    told = check_sigmas(config.sigmas) if config.sigmas else None
-    methods = parse_methods(config.denoiser) if config.denoiser else None
-    images = config.images()
+    methods, images = parse_methods(config.denoiser) if config.denoiser else None, config.images()
+    told = config.chosen(config.policy(images)) if config.sigmas or config.levels else ()
+    if len(told) > 1:
+        raise InputError(f"noisy images have one noise level, got {' '.join(map(str, told))}")
     source = config.source(images)
     assert source is not None
     z = load_samples(path)[0][: config.count]
     if tuple(z.shape[1:]) != source.shape:
         raise InputError(f"{path} holds images of shape {tuple(z.shape[1:])}, the training images have {source.shape}")
     run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="denoise", free=("device",))
-    if told is None:
+    if not told:
         sigmas = estimate_sigma(fit_gaussian(source), z)
         run.say("estimated noise levels: " + " ".join(f"{sigma:.3g}" for sigma in sigmas.tolist()))
     else:

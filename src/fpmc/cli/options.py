@@ -7,7 +7,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -65,10 +65,10 @@ class LevelOptions:
     sigmas: tuple[float, ...] = ()  # noise levels; none: those of sampling
     levels: str | None = None       # or their numbers among those of sampling, 0 being the noisiest, e.g. 7-12
 
-    def chosen(self, policy: Policy) -> tuple[float, ...]:
-        """The noise levels asked for, noisiest first."""
-        if self.levels is None:
-            return check_sigmas(self.sigmas or policy.grid)
+    def chosen(self, policy: Policy | None, usual: Sequence[float] = ()) -> tuple[float, ...]:
+        """The noise levels asked for, else the usual ones, else those of sampling, noisiest first."""
+        if self.levels is None or policy is None:
+            return check_sigmas(self.sigmas or usual or (policy.grid if policy is not None else ()))
         if self.sigmas:
             raise InputError(f"give --sigmas or --levels, not both; got {self.sigmas} and {self.levels!r}")
         return check_sigmas(policy.numbered(parse_numbers(self.levels, "levels")))

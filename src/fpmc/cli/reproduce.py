@@ -16,9 +16,9 @@ from fpmc.study.paper import EXPERIMENTS, choose
 
 if TYPE_CHECKING:
     from fpmc.report.run import RunDirectory
-    from fpmc.study.experiment import Experiment
     from fpmc.study.graph import Cache
     from fpmc.study.lab import Lab
+    from fpmc.study.paper import Experiment
     from fpmc.study.reproduce import Forecast
 
 MOST_JOBS = 8                                       # a task may take a gigabyte
@@ -99,8 +99,8 @@ def main(args: list[str]) -> None:
 def _open(config: Config) -> tuple[Lab, list[Experiment]]:
     """What the settings ask for; what cannot be used is refused here."""
     from fpmc.learn.fit import FOLDS
-    from fpmc.study.experiment import load
     from fpmc.study.lab import Lab
+    from fpmc.study.paper import load
     from fpmc.study.scale import SCALES
 
     counted = ("points", "seeds", "expensive_points", "expensive_seeds", "synthetic")

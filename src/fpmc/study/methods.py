@@ -253,9 +253,7 @@ MOVED_CLEAN = replace(
 
 
 def lukoianov(tau: float) -> Method:
-    return Method(
-        "lukoianov", (("tau", tau),), name="lukoianov", label=f"Lukoianov, τ = {tau:g}", expensive=True
-    )
+    return Method("lukoianov", (("tau", tau),), name="lukoianov", label=f"Lukoianov, τ = {tau:g}", expensive=True)
 
 
 def table_rows(lab: Lab) -> tuple[Method, ...]:
@@ -264,7 +262,7 @@ def table_rows(lab: Lab) -> tuple[Method, ...]:
     some = "" if lab.added == 1 else f" ({count:,} images)"
     els = replace(ELS, label=f"ELS ({lab.scale.els_images:,} images)") if lab.few_els else ELS
     rows = (
-        NETWORK, OPTIMAL, WIENER, LS, *([els] if lab.steps == 18 else []),
+        NETWORK, OPTIMAL, WIENER, LS, *([] if lab.policy.large else [els]),
         PSPC_SQUARE, PSPC_FLEX, lukoianov(lab.policy.tau), SOFT,
         replace(SOFT, name="soft-xflip", label="PSPC-Flex + soft Q/R + x-flip", augment="xflip"),
         replace(

@@ -79,9 +79,13 @@ class Policy:
         return None if ours or read_table(named).resolution != self.images.shape[1] else named
 
     @property
+    def large(self) -> bool:
+        return min(self.images.shape[1:]) >= LARGE
+
+    @property
     def like(self) -> str:
         """The data set of the paper whose values stand in where these images are none of it."""
-        return self.dataset or ("cifar10" if min(self.images.shape[1:]) < LARGE else "ffhq")
+        return self.dataset or ("ffhq" if self.large else "cifar10")
 
     # Numbers of the paper
 

@@ -12,9 +12,9 @@ from fpmc.report.page import page
 from fpmc.report.run import RunDirectory, environment, versions
 from fpmc.report.table import clock
 from fpmc.study import predict
-from fpmc.study.experiment import Experiment
 from fpmc.study.graph import Cache, Results, Task, ordered, run
 from fpmc.study.lab import Lab
+from fpmc.study.paper import Experiment
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing, line, name_levels
 from fpmc.report.table import plus_minus
 from fpmc.study import tasks
-from fpmc.study.experiment import Experiment
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
 from fpmc.study.methods import PSPC_FLEX
+from fpmc.study.paper import Experiment
 
 TITLES = {
     "xflip": "x-flip", "yflip": "y-flip", "translate": "translation", "rotate": "rotation", "scale": "scaling",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from fpmc.learn.fit import errors_of
@@ -14,10 +15,10 @@ from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing, line, name_levels
 from fpmc.report.table import plus_minus
 from fpmc.study import tasks
-from fpmc.study.experiment import Experiment
 from fpmc.study.graph import Results, Task
 from fpmc.study.lab import Lab
 from fpmc.study.methods import REFERENCE, Method, table_rows
+from fpmc.study.paper import Experiment
 
 BEST = "best group alone"
 TARGETS = {"mse": "DDPM++", "mse to the reference": "NCSN++"}
@@ -44,27 +45,15 @@ def experiment(lab: Lab) -> Experiment:
             for row in singles:
                 by_label.update(found(row, target))
         ours = errors["mse"]
-        least = {sigma: e.mean().item() for sigma, e in ours[floor.label].items()}
-        with drawing(9, 5) as figure:
-            panels = figure.subplots(1, 2, sharey=True)
-            for panel, (target, name) in zip(panels, TARGETS.items()):
-                panel.axhline(1, color="0.4", linewidth=1)
-                for index, label in enumerate(errors["mse to the reference"]):
-                    ratios = {sigma: e.mean().item() / least[sigma] for sigma, e in errors[target][label].items()}
-                    panel.plot(list(ratios), list(ratios.values()), label=label, **line(index))
-                name_levels(panel, lab.grid)
-                panel.set(yscale="log", ylim=(0.5, 200), xlabel="σ", title=f"to {name}")
-            panels[0].set_ylabel("error / distance between the networks")
-            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
         cells = [
             (f"{sigma:.3g}", *(plus_minus(1e3 * e[sigma].mean().item(), 1e3 * standard_error(e[sigma]), 2)
                                for e in ours.values()))
             for sigma in lab.grid
         ]
         records = [
-            {"method": label, "to": TARGETS[target], "sigma": sigma, "mse": e.mean().item(), "mse_se": standard_error(e),
+            {"method": label, "to": TARGETS[to], "sigma": sigma, "mse": e.mean().item(), "mse_se": standard_error(e),
              "points": len(e)}
-            for target, by_label in errors.items()
+            for to, by_label in errors.items()
             for label, by_level in by_label.items() for sigma, e in by_level.items()
         ]
         return Exhibit(
@@ -78,11 +67,30 @@ def experiment(lab: Lab) -> Experiment:
             headers=("σ", *ours),
             rows=cells,
             records=records,
-            figure=figure,
+            figure=_figure(lab.grid, errors, ours[floor.label]),
             notes=(f"{tasks.judged(lab)}, none of those that anything was fitted on.",),
         )
 
     return Experiment([*wants.values(), *weights.values(), *products.values()], show)
+
+
+def _figure(
+    grid: Sequence[float], errors: Mapping[str, Mapping[str, Mapping[float, Tensor]]], floor: Mapping[float, Tensor]
+) -> Figure:
+    """Errors to each network, divided by the distance of the networks from each other."""
+    least = {sigma: e.mean().item() for sigma, e in floor.items()}
+    with drawing(9, 5) as figure:
+        panels = figure.subplots(1, 2, sharey=True)
+        for panel, (target, name) in zip(panels, TARGETS.items()):
+            panel.axhline(1, color="0.4", linewidth=1)
+            for index, label in enumerate(errors["mse to the reference"]):
+                ratios = {sigma: e.mean().item() / least[sigma] for sigma, e in errors[target][label].items()}
+                panel.plot(list(ratios), list(ratios.values()), label=label, **line(index))
+            name_levels(panel, grid)
+            panel.set(yscale="log", ylim=(0.5, 200), xlabel="σ", title=f"to {name}")
+        panels[0].set_ylabel("error / distance between the networks")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
 
 
 def _mixed(

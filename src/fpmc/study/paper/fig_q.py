@@ -14,10 +14,10 @@ from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing
 from fpmc.study import predict, tasks
 from fpmc.study.build import Inputs, unpack
-from fpmc.study.experiment import Experiment
 from fpmc.study.graph import Made, Results, Task
 from fpmc.study.lab import Lab
 from fpmc.study.methods import lukoianov
+from fpmc.study.paper import Experiment
 
 SIGMA = 3.26
 PANELS = {

@@ -10,10 +10,10 @@ from torch import Tensor
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing
 from fpmc.study import tasks
-from fpmc.study.experiment import Experiment
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
 from fpmc.study.methods import NETWORK, REFERENCE, table_rows
+from fpmc.study.paper import Experiment
 from fpmc.study.paper.table_results import against
 
 GAP = 2                                                 # white pixels between pictures

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fpmc.report.exhibit import Exhibit
 from fpmc.study import tasks
-from fpmc.study.experiment import Experiment
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
 from fpmc.study.methods import table_rows
+from fpmc.study.paper import Experiment
 
 SIGMA = 1.09
 WORDS = {

@@ -9,11 +9,10 @@ from fpmc.metrics import Comparison, compare
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.table import plus_minus
 from fpmc.study import tasks
-from fpmc.study.experiment import Experiment
 from fpmc.study.graph import Results, Task
 from fpmc.study.lab import Lab
 from fpmc.study.methods import REFERENCE, Method, table_rows
-from fpmc.study.paper import published
+from fpmc.study.paper import Experiment, published
 
 
 def experiment(lab: Lab) -> Experiment:

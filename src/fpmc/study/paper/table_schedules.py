@@ -7,10 +7,10 @@ from dataclasses import replace
 from fpmc.metrics import paired
 from fpmc.report.exhibit import Exhibit
 from fpmc.study import tasks
-from fpmc.study.experiment import Experiment
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
 from fpmc.study.methods import REFERENCE, table_rows
+from fpmc.study.paper import Experiment
 from fpmc.study.paper.table_results import against, cells, record
 
 
