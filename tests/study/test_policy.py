@@ -64,8 +64,8 @@ def test_networks_and_maps_belong_to_images_by_content():
             policy.network()
 
 
-def test_held_out_images_are_the_test_split(tmp_path: Path):
-    policy = Policy(load_images("fashion").subset(slice(50)))
+def test_held_out_images_are_the_test_split():
+    policy = Policy(load_images("fashion").subset(slice(50)), "fashion")
     assert torch.equal(policy.held_out.ids, load_images("fashion", "test").ids)
     assert len(policy.training) == 50
     assert len(policy.tuning) + len(policy.judging) == len(policy.held_out)

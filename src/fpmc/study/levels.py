@@ -124,9 +124,9 @@ def finetune(
     """Fine-tune Q, R or both of any FPMC against a network, independently at each noise level (Sections 4.1, 4.2).
 
     sigmas: by default those of sampling; at the others the denoiser stays as it was. images: where z comes from, left
-    out of the source by id; held_out: what the best step is chosen on, by default half of the test split if the images
-    are a shipped set, else of one image in ten, which then are not trained on. device: where the network is and the
-    work is done. Other keywords are those of `Tuning`.
+    out of the source by id; held_out: what the best step is chosen on, by default half of one image in ten of
+    `images`, which then are not trained on. device: where the network is and the work is done. Other keywords are
+    those of `Tuning`.
     """
     job = Finetuning.of(denoiser, network, Policy(images), held_out, device=device, learn=tuple(learn), **tuning)
     learned = {}

@@ -148,10 +148,9 @@ class Policy:
 
     @cached_property
     def test(self) -> ImageSet | None:
-        """The test split, if the data has one."""
-        source = self.data or self.shipped
+        """The test split, if the data has one; images that were not loaded by name have none."""
         try:
-            return None if source is None else load_images(source, split="test")
+            return None if self.data is None else load_images(self.data, split="test")
         except InputError:                              # an EDM zip has none
             return None
 
