@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fpmc import presets
+from fpmc import presets, sampling
 from fpmc.methods import multiscale, table1
 from fpmc.sampling import heun
 from fpmc.study import code
 from fpmc.study.lab import Lab
 from fpmc.study.paper import EXPERIMENTS, load
 from fpmc.study.reproduce import tasks_of
+from fpmc.study.scale import SCALES
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +75,19 @@ def test_comments_docstrings_and_messages_decide_nothing(monkeypatch: pytest.Mon
     code.fingerprint.cache_clear()
     code._part.cache_clear()
     assert code.fingerprint(presets.multiscale) != before
+
+
+def test_tables_of_functions_and_records_are_followed(monkeypatch: pytest.MonkeyPatch):
+    def sizes() -> object:
+        return SCALES
+
+    before = code.fingerprint(sampling.integrate), code.fingerprint(sizes)
+    monkeypatch.setitem(sampling.SOLVERS, "heun", sampling.euler)
+    monkeypatch.setitem(SCALES, "laptop", replace(SCALES["laptop"], seeds=65))
+    code.fingerprint.cache_clear()
+    code._part.cache_clear()
+    after = code.fingerprint(sampling.integrate), code.fingerprint(sizes)
+    assert all(one != other for one, other in zip(before, after))
 
 
 def test_what_is_dispatched_is_not_followed():

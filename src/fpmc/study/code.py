@@ -13,6 +13,7 @@ import linecache
 import sys
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from importlib.util import resolve_name
 from typing import Any, NamedTuple, TypeVar
@@ -87,14 +88,16 @@ def _definitions(file: str) -> dict[tuple[str, int], ast.AST]:
     """{(name, first line): its tree} of a file."""
     found: dict[tuple[str, int], ast.AST] = {}
     for node in ast.walk(_Silent().visit(ast.parse("".join(linecache.getlines(file))))):
-        if isinstance(node, DEFINITIONS):
+        if isinstance(node, ast.Lambda):
+            found["<lambda>", node.lineno] = node
+        elif isinstance(node, DEFINITIONS):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             found[node.name, first] = node
     return found
 
 
 def _definition(thing: Any) -> ast.AST | None:
-    """The tree of a function or class; None where there is no source (a lambda, a generated method)."""
+    """The tree of a function or class; None where there is no source (a generated method)."""
     if isinstance(thing, types.FunctionType):
         return _definitions(thing.__code__.co_filename).get((thing.__name__, thing.__code__.co_firstlineno))
     file = getattr(sys.modules.get(thing.__module__), "__file__", None)
@@ -132,8 +135,10 @@ def _used(thing: Any, node: ast.AST, found: dict[str, str]) -> Iterator[Any]:
     for name, value in values.items():
         if isinstance(value, types.ModuleType) and value.__name__.startswith(PACKAGE):
             yield from (getattr(value, attribute) for attribute in attributes if hasattr(value, attribute))
-        else:
+        elif name.strip("_").isupper():                 # a constant; others may change as the process goes
             yield from _within(value, f"{scope.get('__name__')}.{name} =", found)
+        else:
+            yield value
 
 
 def _imported(node: ast.ImportFrom, package: str) -> Iterator[tuple[str, Any]]:
@@ -155,7 +160,7 @@ def _annotations(node: ast.AST, scope: dict[str, Any]) -> Iterator[type]:
 
 
 def _within(value: Any, name: str, found: dict[str, str]) -> Iterator[Any]:
-    """What a value is made of: constants, which go to `found`, and functions in tables of them."""
+    """What a constant is made of: plain values, which go to `found`, functions in tables, classes of records."""
     if isinstance(value, PLAIN):
         found[name] = repr(value)
     elif isinstance(value, dict):
@@ -166,5 +171,8 @@ def _within(value: Any, name: str, found: dict[str, str]) -> Iterator[Any]:
             yield from _within(entry, f"{name}[{place}]", found)
     elif isinstance(value, set | frozenset):
         found[name] = str(sorted(map(str, value)))
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield type(value)
+        yield from _within({field.name: getattr(value, field.name) for field in fields(value)}, name, found)
     else:
-        yield value
+        yield from (value, type(value))
