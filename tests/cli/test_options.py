@@ -73,7 +73,7 @@ def test_a_device_that_is_not_there_is_refused_with_the_way_out(name, monkeypatc
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(InputError, match=f"{name}.*use.*cpu"):
         check_device(name)
-    assert check_device("cpu") == "cpu"
+    check_device("cpu")
 
 
 COMPUTING = ("bench", "calibrate", "demo", "denoise", "finetune", "fit", "maps", "sample", "reproduce")

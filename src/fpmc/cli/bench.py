@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, check_device, parse
+from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, parse
 from fpmc.errors import InputError
 from fpmc.study.methods import TABLE1, parse_methods
 
@@ -36,7 +36,7 @@ class Config(DataOptions, LevelOptions, DeviceOptions):
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "bench")
-    methods, device = parse_methods(config.denoiser), check_device(config.device)
+    methods = parse_methods(config.denoiser)
     if networks := [method.preset for method in methods if method.loaded is not None]:
         raise InputError(f"{networks[0]} is a network; bench measures analytic denoisers")
 
@@ -59,7 +59,7 @@ def main(args: list[str]) -> None:
         for cost in benchmark(
             lambda part, method=method: method.build(part, data=config.data),  # pyright: ignore[reportArgumentType]
             images, policy.held_out, list(sigmas), machine=machine, batch=config.batch, repeats=config.repeats,
-            checked=config.checked, device=device,
+            checked=config.checked, device=config.device,
         ):
             costs.append(cost)
             run.say(line(row(cost)))

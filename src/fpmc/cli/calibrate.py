@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, check_device, parse, progress_bar
+from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, parse, progress_bar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,6 @@ class Config(DataOptions, LevelOptions, DeviceOptions):
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "calibrate")
-    device = check_device(config.device)
 
     from fpmc import presets
     from fpmc.core.sources import Source
@@ -43,7 +42,7 @@ def main(args: list[str]) -> None:
     from fpmc.study.levels import calibrate
 
     policy = config.policy()
-    network, held_out = load_network(policy.network(config.network), device=device), policy.tuning
+    network, held_out = load_network(policy.network(config.network), device=config.device), policy.tuning
     values, sigmas = config.values or default_values(config.method, policy.images.shape[1]), config.chosen(policy)
     option, source = "tau" if config.method == "lukoianov" else "schedule", Source(policy.training)
 
@@ -56,7 +55,7 @@ def main(args: list[str]) -> None:
     with progress_bar(config.method) as progress:
         for score in calibrate(
             make, values, network, held_out, sigmas=sigmas, count=config.count, criterion=config.criterion,
-            seed=config.seed, device=device, folder=run.path,
+            seed=config.seed, device=config.device, folder=run.path,
         ):
             scores.append(score)
             progress(len(scores), len(values) * len(sigmas))

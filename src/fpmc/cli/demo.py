@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fpmc.cli.options import DataOptions, DeviceOptions, SamplerOptions, check_device, parse, parse_seeds, progress_bar
+from fpmc.cli.options import DataOptions, DeviceOptions, SamplerOptions, parse, parse_seeds, progress_bar
 from fpmc.errors import InputError
 from fpmc.study.methods import TABLE1, Method, parse_methods
 
@@ -41,7 +41,6 @@ def main(args: list[str]) -> None:
     config = parse(Config, args, "demo")
     if config.els_size < 1:
         raise InputError(f"els_size must be at least 1, got {config.els_size}")
-    check_device(config.device)
     seeds, images = parse_seeds(config.seeds), config.images()
     settings = config.settings(images.shape)
     networks = config.policy(images).networks if config.networks is None else config.networks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from fpmc.cli.options import DeviceOptions, LevelOptions, SourceOptions, check_device, parse, progress_bar
+from fpmc.cli.options import DeviceOptions, LevelOptions, SourceOptions, parse, progress_bar
 from fpmc.errors import InputError
 from fpmc.study.methods import need_images, parse_methods
 
@@ -45,7 +45,6 @@ def main(args: list[str]) -> None:
     config = parse(Config, args, "denoise")
     if config.count < 1 or config.seed < 0:
         raise InputError(f"count must be at least 1 and seed at least 0, got {config.count} and {config.seed}")
-    check_device(config.device)
     if config.noisy is not None:
         from fpmc.cli.noisy import denoise_noisy
 

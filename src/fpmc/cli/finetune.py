@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fpmc.cli.jobs import share
-from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, check_device, parse, progress_bar
+from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, parse, progress_bar
 from fpmc.errors import InputError
 from fpmc.study.methods import parse_method
 
@@ -52,7 +52,6 @@ def main(args: list[str]) -> None:
     for name in ("jobs", "threads"):
         if (count := getattr(config, name)) is not None and count < 1:
             raise InputError(f"{name} {count}: at least 1 is needed")
-    check_device(config.device)
     if config.threads is not None:
         import torch
 

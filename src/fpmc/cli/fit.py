@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fpmc.cli.options import DeviceOptions, LevelOptions, SourceOptions, check_device, parse, progress_bar
+from fpmc.cli.options import DeviceOptions, LevelOptions, SourceOptions, parse, progress_bar
 from fpmc.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ class Config(SourceOptions, LevelOptions, DeviceOptions):
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "fit")
-    device = check_device(config.device)
 
     from fpmc.networks import load_network
     from fpmc.report.run import RunDirectory
@@ -51,13 +50,13 @@ def main(args: list[str]) -> None:
 
     if config.sizes and len(config.shape) > 1:
         raise InputError(f"--sizes go with one --shape, got {' '.join(config.shape)}; without --sizes each has its own")
-    target = "clean" if config.target == "clean" else load_network(config.target, device=device)
+    target = "clean" if config.target == "clean" else load_network(config.target, device=config.device)
     images = config.images()
     sigmas = config.chosen(config.policy(images))
     base = _collections(config, images)
     identity = {**asdict(config), "sigmas": sigmas, "levels": None, "outdir": None}
     run = RunDirectory(config.outdir, identity, command="fit", free=("device",))
-    options = {"count": config.count, "per": config.per, "seed": config.seed, "device": device}
+    options = {"count": config.count, "per": config.per, "seed": config.seed, "device": config.device}
     fits: list[Fit] = []
     with progress_bar("fit") as progress:
         for fit in fit_levels(base, target, images, sigmas, folder=run.path, **options):

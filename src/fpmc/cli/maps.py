@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, check_device, check_sigmas, parse, progress_bar
+from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, check_sigmas, parse, progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,6 @@ class Config(DataOptions, LevelOptions, DeviceOptions):
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "maps")
-    check_device(config.device)
-
     import torch
 
     from fpmc.methods.schedules import resolve

@@ -31,7 +31,10 @@ MINUTE = 60                         # seconds between lines where there is no te
 def parse(config: type[C], args: list[str], command: str) -> C:
     """A frozen dataclass from the command line; its docstring and trailing comments are the help."""
     description = inspect.getdoc(config)
-    return tyro.cli(config, args=args, prog=f"fpmc {command}", description=description, use_underscores=True)
+    found = tyro.cli(config, args=args, prog=f"fpmc {command}", description=description, use_underscores=True)
+    if isinstance(found, DeviceOptions) and found.device != "cpu":
+        check_device(found.device)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +156,8 @@ def parse_numbers(text: str, what: str) -> list[int]:
     return numbers
 
 
-def check_device(name: str) -> str:
-    """A device that torch has here; what it has not is refused with the way out."""
+def check_device(name: str) -> None:
+    """Refuse a device that torch does not have here, with the way out."""
     import torch
 
     try:
@@ -167,7 +170,6 @@ def check_device(name: str) -> str:
             f"--device {name}: torch {torch.__version__} finds {count or 'no'} CUDA devices here; use --device cpu, "
             "or install a torch that is built for your GPU"
         )
-    return name
 
 
 def check_sigmas(sigmas: Iterable[float]) -> tuple[float, ...]:

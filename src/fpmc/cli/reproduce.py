@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from fpmc.cli.options import DataOptions, DeviceOptions, check_device, parse, progress_bar
+from fpmc.cli.options import DataOptions, DeviceOptions, parse, progress_bar
 from fpmc.errors import InputError
 from fpmc.study.paper import EXPERIMENTS, choose
 
@@ -66,8 +66,6 @@ def main(args: list[str]) -> None:
         raise InputError(f"max_size must be at least 1, got {config.max_size}")
     if config.jobs is not None and config.jobs < 1:
         raise InputError(f"jobs {config.jobs}: at least 1 is needed")
-
-    check_device(config.device)
 
     import torch
 

@@ -6,15 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fpmc.cli.options import (
-    DeviceOptions,
-    SamplerOptions,
-    SourceOptions,
-    check_device,
-    parse,
-    parse_seeds,
-    progress_bar,
-)
+from fpmc.cli.options import DeviceOptions, SamplerOptions, SourceOptions, parse, parse_seeds, progress_bar
 from fpmc.study.methods import parse_method
 
 WIDE = 8  # samples a row of the picture
@@ -37,7 +29,7 @@ class Config(SamplerOptions, SourceOptions, DeviceOptions):
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "sample")
-    seeds, device, method = parse_seeds(config.seeds), check_device(config.device), parse_method(config.denoiser)
+    seeds, method = parse_seeds(config.seeds), parse_method(config.denoiser)
 
     from fpmc.report.grid import image_grid
     from fpmc.report.run import RunDirectory
@@ -45,7 +37,7 @@ def main(args: list[str]) -> None:
 
     images = config.images() if method.loaded is None else None
     source = config.source(images)
-    denoiser: Any = method.build(source, data=config.data, device=device)
+    denoiser: Any = method.build(source, data=config.data, device=config.device)
     settings = config.settings(denoiser.shape)
     label = method.title(denoiser)
     identity = {key: value for key, value in asdict(config).items() if key != "outdir"} | {
@@ -60,7 +52,7 @@ def main(args: list[str]) -> None:
         run.say(UNFITTED)
     with progress_bar(label) as progress:
         out = sample_into(
-            run, denoiser, seeds=seeds, batch=config.batch, progress=progress, device=device, **settings
+            run, denoiser, seeds=seeds, batch=config.batch, progress=progress, device=config.device, **settings
         )
 
     made_of = "" if images is None else ", " + " + ".join([f"{len(images)} images of {images.name}", *config.augment])

@@ -50,8 +50,14 @@ def makers(lab: Lab, method: Method) -> tuple[Any, ...]:
     return (_weighed if method.preset == "multiscale" else _preset), getattr(presets, method.preset)
 
 
-def stamps(lab: Lab, method: Method, *more: str) -> dict[str, str]:
-    """What decides a method's results besides its settings and code: files, the schedule, the size of ELS's source."""
+def made_of(lab: Lab, method: Method, *more: str) -> dict[str, Any]:
+    """Keywords of a task: what decides a method's results besides its settings; `more` names files of the study."""
+    networks = [part for name in more if name in NETWORKS for part in makers(lab, Method(name))]
+    return {"stamps": _stamps(lab, method, *more), "code": (*makers(lab, method), *networks)}
+
+
+def _stamps(lab: Lab, method: Method, *more: str) -> dict[str, str]:
+    """Files, the schedule, the size of ELS's source."""
     if method.preset in NETWORKS:
         return lab.stamped(method.preset, *more) | {"shape": str(lab.images.shape)}
     found = lab.stamped("data", *more)

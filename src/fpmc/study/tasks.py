@@ -22,10 +22,10 @@ from fpmc.methods.table1 import nearest
 from fpmc.networks import sensitivity_maps
 from fpmc.sampling import levels_of
 from fpmc.study import predict
-from fpmc.study.build import Inputs, build, makers, multiscale, pack, stamps
+from fpmc.study.build import Inputs, build, made_of, multiscale, pack
 from fpmc.study.graph import Made, Result, Results, Task
 from fpmc.study.lab import HELD_OUT_SEED, Lab
-from fpmc.study.methods import NETWORK, REFERENCE, Method
+from fpmc.study.methods import NETWORK, Method
 from fpmc.study.samples import resumed, sample_batch
 
 DENSE = 11                                              # patch sizes up to here are all tried
@@ -58,11 +58,6 @@ def _threshold(lab: Lab, method: Method, sigma: float) -> float:
     return taus[nearest(taus, sigma)]
 
 
-def _code(lab: Lab, *methods: Method) -> tuple[Any, ...]:
-    """The code of denoisers that a task's function picks by name."""
-    return tuple(part for method in methods for part in makers(lab, method))
-
-
 def _held_out(lab: Lab) -> tuple[Task, ...]:
     return () if lab.given_held_out is not None else (synthetic(lab, lab.scale.held_out, HELD_OUT_SEED),)
 
@@ -74,7 +69,7 @@ def maps(lab: Lab, sigma: float) -> Task:
     """The maps of the network at one noise level."""
     settings = {"sigma": sigma, "draws": lab.scale.draws}
     return Task(
-        f"maps/σ {sigma:.4g}", compute_maps, settings, stamps=lab.stamped("data", "network"), code=_code(lab, NETWORK),
+        f"maps/σ {sigma:.4g}", compute_maps, settings, **made_of(lab, NETWORK, "data"),
         predict=lambda: predict.maps(lab),
     )
 
@@ -91,7 +86,7 @@ def synthetic(lab: Lab, count: int, seed: int) -> Task:
     """Samples of the network, which keep themselves in the cache folder; the result says only which."""
     return Task(
         f"synthetic images/seed {seed}", make_synthetic, {"count": count, "seed": seed, "steps": lab.steps},
-        stamps=lab.stamped("network") | {"shape": str(lab.images.shape)}, code=_code(lab, NETWORK),
+        **made_of(lab, NETWORK),
         predict=lambda: predict.synthetic(lab, count),
     )
 
@@ -119,7 +114,7 @@ def soft(lab: Lab, method: Method, sigma: float) -> Task:
         tune,
         {"method": method.settings(), "sigma": sigma, "tuning": tuning},
         inputs=(*needs(lab, binary, [sigma]), *_held_out(lab)),
-        stamps=stamps(lab, method, "network", "held_out"), code=_code(lab, binary, NETWORK),
+        **made_of(lab, binary, "network", "held_out"),
         predict=lambda: predict.tuning(lab, method, sigma),
     )
 
@@ -151,7 +146,7 @@ def fitted(lab: Lab, sigma: float, moved: bool) -> Task:
     settings = {"sigma": sigma, "count": lab.scale.fit, **chosen(sigma, moved)}
     return Task(
         f"multi-scale/{_name(settings)}", fit_weights, settings,
-        stamps=lab.stamped("data", "network"), code=_code(lab, NETWORK),
+        **made_of(lab, NETWORK, "data"),
         predict=lambda: predict.groups(lab, sigma, lab.scale.fit, moved),
     )
 
@@ -216,7 +211,7 @@ def samples(lab: Lab, method: Method) -> list[Task]:
             draw,
             {"method": method.settings(), "seeds": list(seeds), "steps": lab.steps},
             inputs=inputs,
-            stamps=stamps(lab, method), code=_code(lab, method),
+            **made_of(lab, method),
             predict=lambda: predict.samples(lab, method, len(seeds)),
         )
 
@@ -250,8 +245,7 @@ def answers(lab: Lab, sigma: float, count: int) -> Task:
     fewer = "" if count == lab.scale.points else f" to {count}"
     return Task(
         f"networks' answers{fewer}/σ {sigma:.4g}", ask, {"sigma": sigma, "count": count},
-        inputs=_held_out(lab), stamps=lab.stamped("network", "reference", "held_out"),
-        code=_code(lab, NETWORK, REFERENCE),
+        inputs=_held_out(lab), **made_of(lab, NETWORK, "reference", "held_out"),
         predict=lambda: predict.asking(lab, count),
     )
 
@@ -275,7 +269,7 @@ def error(lab: Lab, method: Method, sigma: float) -> Task:
         measure,
         {"method": method.settings(), "sigma": sigma, "count": count, "asked": asked.name},
         inputs=(*needs(lab, method, [sigma]), asked),
-        stamps=stamps(lab, method, "held_out"), code=_code(lab, method),
+        **made_of(lab, method, "held_out"),
         predict=lambda: predict.calls(lab, method, [sigma], count),
     )
 
@@ -329,7 +323,7 @@ def scores(lab: Lab, method: Method, sigma: float) -> Task:
         score,
         {"preset": method.preset, "sigma": sigma, "values": values, "count": lab.scale.calibration},
         inputs=(*needs(lab, tried, [sigma]), *_held_out(lab)),
-        stamps=stamps(lab, tried, "network", "held_out"), code=_code(lab, method, NETWORK),
+        **made_of(lab, tried, "network", "held_out"),
         predict=lambda: predict.calls(lab, method, [sigma], lab.scale.calibration * len(values)),
     )
 
@@ -359,7 +353,7 @@ def plan(lab: Lab, method: Method, sigma: float) -> Task:
     """What a method is at one noise level, and how it is evaluated."""
     return Task(
         f"plans/{method.slug}/σ {sigma:.4g}", describe, {"method": method.settings(), "sigma": sigma},
-        inputs=needs(lab, method, [sigma]), stamps=stamps(lab, method), code=_code(lab, method),
+        inputs=needs(lab, method, [sigma]), **made_of(lab, method),
         predict=lambda: predict.calls(lab, method, [], 0),
     )
 
