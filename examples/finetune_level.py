@@ -14,7 +14,7 @@ import torch
 import tyro
 
 import fpmc
-from fpmc.learn.finetune import Progress
+from fpmc.learn.finetune import TuningStep
 from fpmc.report.grid import image_grid
 
 
@@ -29,7 +29,7 @@ def main(
     data = everything.subset(slice(images))
     hard = fpmc.presets.pspc_square(data)
 
-    def tell(now: Progress) -> None:
+    def tell(now: TuningStep) -> None:
         if now.validation is not None:
             print(f"step {now.step:3}: loss {now.loss:.4f}, on held-out images {now.validation:.4f}")
 

@@ -14,11 +14,11 @@ from .core.sources import Translations as Translations
 from .data import load_images as load_images
 from .errors import InputError as InputError
 from .images import ImageSet as ImageSet
-from .learn.finetune import finetune as finetune
-from .learn.fit import fit_response as fit_response
 from .metrics import compare as compare
 from .networks import load_network as load_network
 from .networks import sensitivity_maps as sensitivity_maps
 from .sampling import sample as sample
+from .study.levels import finetune as finetune
+from .study.levels import fit_response as fit_response
 
 __version__: str

@@ -9,8 +9,10 @@ import torch
 from PIL import Image
 
 from fpmc import networks
-from fpmc.cli import demo
+from fpmc.data import load_images
+from fpmc.images import ImageSet
 from fpmc.metrics import load_samples
+from fpmc.study import policy
 
 QUICK = ("--seeds", "0-2", "--steps", 6)
 
@@ -59,9 +61,15 @@ def test_networks_are_rows_and_the_last_one_judges(fpmc, data, tmp_path, monkeyp
 def test_networks_shipped_for_the_data_are_rows_by_default(fpmc, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(networks, "load_network", Network)
-    monkeypatch.setattr(demo, "SHIPPED", ("cifar10-ddpmpp", f"{data.name}-ddpmpp"))
-    assert fpmc("demo", "--data", data.name, "--outdir", "demo", "--denoiser", "optimal", *QUICK).code == 0
-    assert set(json.loads((tmp_path / "demo" / "metrics.json").read_text())) == {"Optimal", f"{data.name}-ddpmpp"}
+    monkeypatch.setattr(policy, "SHIPPED", ("cifar10-ddpmpp", "data-ddpmpp"))
+    monkeypatch.setattr(policy, "load_images", lambda name, split="train": load_images(data))
+    args = ("demo", "--data", data.name, "--denoiser", "optimal", *QUICK)
+    assert fpmc(*args, "--outdir", "demo").code == 0
+    assert set(json.loads((tmp_path / "demo" / "metrics.json").read_text())) == {"Optimal", "data-ddpmpp"}
+    other = ImageSet(255 - load_images(data).pixels, name="data")              # the same name, other pixels
+    monkeypatch.setattr(policy, "load_images", lambda name, split="train": other)
+    assert fpmc(*args, "--outdir", "other").code == 0
+    assert set(json.loads((tmp_path / "other" / "metrics.json").read_text())) == {"Optimal"}
 
 
 def test_els_has_fewer_images_and_says_so(fpmc, refused, data, tmp_path):

@@ -12,11 +12,16 @@ import numpy as np
 import pytest
 import torch
 
+from fpmc import presets
 from fpmc.cli import main
 from fpmc.cli.jobs import share
 from fpmc.core.fpmc import FPMC
+from fpmc.data import load_images
 from fpmc.errors import InputError
 from fpmc.networks import EDMPrecond, save_network
+from fpmc.process import edm_grid
+from fpmc.study import levels
+from fpmc.study.levels import level_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")    # tiny problems, and bits depend on how sums are shared
 
@@ -62,20 +67,22 @@ def test_finetune_leaves_a_denoiser_and_goes_on_level_by_level(data, tmp_path: P
         "--outdir",
         str(out),
     ]
-    assert main([*common, "--sigmas", "9-10"]) == 0
-    assert main([*common, "--sigmas", "11"]) == 0
-    assert main([*common, "--steps", "4", "--sigmas", "11"]) == 2  # another recipe in the same folder
+    assert main([*common, "--levels", "9-10"]) == 0
+    assert main([*common, "--levels", "11"]) == 0
+    assert main([*common, "--steps", "4", "--levels", "11"]) == 2  # another recipe in the same folder
     assert "steps was 3" in capsys.readouterr().err
     table = (out / "table.md").read_text()
     assert table.count("\n") == 5  # headers, rule, three levels
-    assert (out / "level-10.png").stat().st_size > 1000
-    from fpmc.data import load_images
-
+    grid = edm_grid().tolist()
+    assert (out / f"level-{grid[10]:.6g}.png").stat().st_size > 1000
     soft = FPMC.from_pretrained(out / "model", images=load_images(folder))
-    assert len(soft.collections) == 3  # pyright: ignore
+    assert list(soft.collections) == grid  # pyright: ignore
+    baseline, z = presets.pspc_square(load_images(folder), schedule=3), torch.randn(2, 1, 8, 8)
+    for index, sigma in enumerate(grid):                # levels that were not learned stay as they were
+        assert torch.equal(soft(z, sigma), baseline(z, sigma)) == (index not in (9, 10, 11))
     assert soft(torch.zeros(1, 1, 8, 8), 1.0).shape == (1, 1, 8, 8)
     assert json.loads((out / "metrics.json").read_text())
-    assert main(["finetune", "--data", folder, "--network", network, "--outdir", str(out), "--sigmas", "3-40"]) == 2
+    assert main(["finetune", "--data", folder, "--network", network, "--outdir", str(out), "--levels", "3-40"]) == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes where Linux lists them")
@@ -86,7 +93,7 @@ def test_several_jobs_give_the_same_and_end_with_a_killed_parent(data, tmp_path:
     def command(out: str, jobs: int) -> list[str]:
         given = {
             "data": folder, "network": network, "denoiser": "pspc_square:schedule=3", "preset": "laptop", "batch": 4,
-            "steps": 100, "sigmas": "9-11", "jobs": jobs, "threads": 1, "outdir": tmp_path / out,
+            "steps": 100, "levels": "9-11", "jobs": jobs, "threads": 1, "outdir": tmp_path / out,
         }
         return ["finetune", *(str(part) for name, value in given.items() for part in (f"--{name}", value))]
 
@@ -108,7 +115,8 @@ def test_several_jobs_give_the_same_and_end_with_a_killed_parent(data, tmp_path:
     assert main(command("shared", 2)) == 0
     for index in (9, 10, 11):
         alone, shared = (
-            torch.load(tmp_path / out / f"level-{index:02}.pt", weights_only=True) for out in ("alone", "shared")
+            torch.load(level_file(tmp_path / out, edm_grid()[index].item(), "pt"), weights_only=True)
+            for out in ("alone", "shared")
         )
         assert torch.equal(alone["best_log_q"], shared["best_log_q"])
         assert torch.equal(alone["log_r"], shared["log_r"])
@@ -193,6 +201,39 @@ def test_calibrate_writes_a_schedule_that_a_preset_takes(data, tmp_path: Path) -
         == 0
     )
     assert np.load(sampled / "samples.npy").shape == (2, 1, 8, 8)
+
+
+def test_one_level_by_its_value_leaves_the_others_alone(data, tmp_path: Path) -> None:
+    folder, network = data
+    out = tmp_path / "run"
+    common = ["finetune", "--data", folder, "--network", network, "--denoiser", "pspc_square:schedule=3"]
+    quick = ["--preset", "laptop", "--steps", "3", "--batch", "4"]
+    assert main([*common, *quick, "--sigmas", "1.09", "--outdir", str(out)]) == 0
+    images, z = load_images(folder), torch.randn(2, 1, 8, 8)
+    soft, baseline = FPMC.from_pretrained(out / "model", images=images), presets.pspc_square(images, schedule=3)
+    same = [torch.equal(soft(z, sigma), baseline(z, sigma)) for sigma in edm_grid().tolist()]
+    assert [index for index, equal in enumerate(same) if not equal] == [10]
+
+
+def test_calibration_resumes_where_it_was_killed(data, tmp_path: Path, monkeypatch) -> None:
+    folder, network = data
+    out, score, asked = tmp_path / "run", levels.score_level, []
+    command = ["calibrate", "--data", folder, "--network", network, "--method", "ls", "--values", "3", "5",
+               "--sigmas", "1", "0.3", "0.1", "--count", "4", "--outdir", str(out)]
+
+    def killed(candidates, network, z, sigma):
+        asked.append(sigma)
+        if asked == [1.0, 0.3]:
+            raise KeyboardInterrupt
+        return score(candidates, network, z, sigma)
+
+    monkeypatch.setattr(levels, "score_level", killed)
+    assert main(command) == 130
+    assert main(command) == 0
+    assert asked == [1.0, 0.3, 0.3, 0.1]
+    found = json.loads((out / "metrics.json").read_text())
+    assert main([*command[:-1], str(tmp_path / "whole")]) == 0
+    assert json.loads((tmp_path / "whole" / "metrics.json").read_text()) == found
 
 
 def test_calibration_needs_held_out_images(data, tmp_path: Path, capsys) -> None:

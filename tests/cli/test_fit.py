@@ -9,7 +9,7 @@ import torch
 
 from fpmc import FPMC, presets
 from fpmc.data import load_images
-from fpmc.learn.fit import fit_response
+from fpmc.study.levels import fit_response
 
 QUICK = ("--sigmas", 1, 0.3, "--count", 20, "--sizes", 2, 3)
 
@@ -27,11 +27,11 @@ def test_the_fit_is_that_of_the_function_and_goes_on(fpmc, data, tmp_path):
         torch.testing.assert_close(loaded(z, sigma), expected(z, sigma), atol=1e-5, rtol=0)
     before = json.loads((run / "metrics.json").read_text())
     assert sum(before["1"]["weights"].values()) == pytest.approx(1)
-    (run / "level-01.pt").unlink()                      # killed before the last level was kept
-    kept = (run / "level-00.pt").stat().st_mtime_ns
+    (run / "level-0.3.pt").unlink()                      # killed before the last level was kept
+    kept = (run / "level-1.pt").stat().st_mtime_ns
     assert fpmc("fit", "--data", data, "--outdir", run, *QUICK).code == 0
     assert json.loads((run / "metrics.json").read_text()) == before
-    assert (run / "level-00.pt").stat().st_mtime_ns == kept
+    assert (run / "level-1.pt").stat().st_mtime_ns == kept
 
 
 def test_moved_images_have_weights_of_their_own(fpmc, data, tmp_path):

@@ -22,6 +22,11 @@ def test_help_needs_no_torch(args):
     assert done.stdout
 
 
+def test_the_package_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "fpmc", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"fpmc {package.__version__}\n"), done.stderr
+
+
 def test_help_lists_every_command(fpmc):
     text = fpmc("--help").out
     for name, what in cli.COMMANDS.items():

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+from importlib import import_module
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fpmc.cli import options
-from fpmc.cli.options import SamplerOptions, check_sigmas, parse_seeds
+from fpmc.cli.options import LevelOptions, SamplerOptions, check_device, check_sigmas, parse_seeds
 from fpmc.errors import InputError
+from fpmc.images import ImageSet
 from fpmc.process import VP
+from fpmc.study.policy import Policy
 
 
 def test_seeds():
@@ -42,8 +47,56 @@ def test_what_is_no_noise_level_is_refused(sigmas):
 
 
 def test_processes_by_name():
-    assert SamplerOptions().settings()["process"] is None
-    assert SamplerOptions(process="vp-cosine").settings()["process"] == VP("cosine")
+    assert SamplerOptions().settings((1, 28, 28))["process"] is None
+    assert SamplerOptions(process="vp-cosine").settings((3, 32, 32))["process"] == VP("cosine")
+
+
+@pytest.mark.parametrize(("side", "steps"), [(28, 18), (32, 18), (64, 40)])
+def test_large_images_take_more_steps(side, steps):
+    assert SamplerOptions().settings((3, side, side))["steps"] == steps
+    assert SamplerOptions(steps=7).settings((3, side, side))["steps"] == 7
+
+
+def test_noise_levels_by_value_or_by_number():
+    policy = Policy(ImageSet(np.zeros((2, 1, 8, 8), np.uint8)))
+    assert LevelOptions().chosen(policy) == tuple(policy.grid)
+    assert LevelOptions(sigmas=(0.1, 3)).chosen(policy) == (3, 0.1)
+    assert LevelOptions(levels="7-8,0").chosen(policy) == (80, *policy.grid[7:9])
+    with pytest.raises(InputError, match="not both"):
+        LevelOptions(levels="7", sigmas=(1,)).chosen(policy)
+    with pytest.raises(InputError, match="0 to 17"):
+        LevelOptions(levels="3-40").chosen(policy)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:3", "quantum"])
+def test_a_device_that_is_not_there_is_refused_with_the_way_out(name, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(InputError, match=f"{name}.*use.*cpu"):
+        check_device(name)
+    check_device("cpu")
+
+
+COMPUTING = ("bench", "calibrate", "demo", "denoise", "finetune", "fit", "maps", "sample", "reproduce")
+
+
+@pytest.mark.parametrize("command", COMPUTING)
+def test_every_command_that_computes_has_a_device_and_a_folder(refused, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    names = ["table1"] if command == "reproduce" else []
+    assert "--device cpu" in refused(command, *names, "--device", "cuda")
+    assert not list(tmp_path.iterdir())
+    config = import_module(f"fpmc.cli.{command}").Config
+    assert config.__dataclass_fields__["outdir"].default == Path("runs", command)
+
+
+def test_without_a_terminal_a_line_a_minute(monkeypatch, capsys):
+    now = iter([0.0, 0.0, 30.0, 61.0, 90.0])
+    monkeypatch.setattr(options.time, "monotonic", lambda: next(now))
+    with options.progress_bar("LS") as tell:
+        for done in (10, 20, 30, 40):
+            tell(done, 100)
+    assert capsys.readouterr().err == "LS: 30% after 1 min, about 4 min left\n"
 
 
 def test_the_bar_counts_only_this_sitting(monkeypatch):

@@ -65,15 +65,15 @@ def test_bad_input_is_one_line(refused, tmp_path: Path):
     pack(smooth_images(4, 6), other)
     assert "shape (1, 8, 8)" in refused("reproduce", "table1", *files[2:], "--data", other)
     assert "max_size" in refused("reproduce", "table1", *files, "--max_size", 0)
-    assert "dear_points 1: at least 2" in refused("reproduce", "fig-multiscale", *files, "--dear_points", 1)
+    assert "expensive_points 1: at least 2" in refused("reproduce", "fig-multiscale", *files, "--expensive_points", 1)
     assert "fit 15: at least 16" in refused("reproduce", "fig-multiscale", *files, "--fit", 15)
     assert not Path("runs").exists()                    # refused before anything is written
 
 
-def test_dear_methods_have_fewer_noisy_images_unless_told(fpmc, tmp_path: Path):
+def test_expensive_methods_have_fewer_noisy_images_unless_told(fpmc, tmp_path: Path):
     words = ["reproduce", "fig-multiscale", *small_files(tmp_path), "--methods", "els", "--points", 4, "--dry_run"]
     assert "networks' answers to 3" in fpmc(*words).out
-    assert "networks' answers to" not in fpmc(*words, "--dear_points", 4).out
+    assert "networks' answers to" not in fpmc(*words, "--expensive_points", 4).out
 
 
 def test_a_dry_run_predicts_and_leaves_nothing(fpmc, tmp_path: Path):
@@ -121,9 +121,9 @@ def test_several_jobs_find_the_same(fpmc, tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_papers_scale_with_stand_ins(fpmc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """EDM checkpoints and an EDM zip at 64×64, 40 steps, FFHQ's tables, no test split: the real formats, few of all."""
     paper = SCALES["paper"]
-    recipe = replace(paper.recipe, steps=1, batch=2, monte_carlo=4, validation=2)
+    tuning = replace(paper.tuning, steps=1, batch=2, monte_carlo=4, validation=2)
     monkeypatch.setitem(SCALES, "paper", replace(
-        paper, seeds=2, dear_seeds=2, batch=2, points=2, recipe=recipe, joint=(1.07,), held_out=4, shown=2,
+        paper, seeds=2, expensive_seeds=2, batch=2, points=2, tuning=tuning, joint=(1.07,), held_out=4, shown=2,
         calibrated=("pspc_square",), calibration=1, every=8,
     ))
     pack(smooth_images(8, 64), tmp_path / "ffhq-64x64.zip")

@@ -12,8 +12,8 @@ from PIL import Image
 from fpmc import networks, presets
 from fpmc.data import load_images
 from fpmc.metrics import load_samples
-from fpmc.report import samples
 from fpmc.sampling import sample
+from fpmc.study import samples
 
 QUICK = ("--steps", 4, "--denoiser", "ls:schedule=3")
 
@@ -39,26 +39,46 @@ def test_a_run_directory_with_everything_in_it(fpmc, data, tmp_path):
 
 def test_interrupted_resumed_extended(fpmc, data, tmp_path, monkeypatch):
     args = ("sample", "--data", data, "--outdir", tmp_path / "run", *QUICK, "--batch", 2)
-    calls = []
+    integrate, steps = samples.integrate, []
 
-    def interrupted(denoiser, **settings):
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        calls.append(settings["seeds"])
-        return sample(denoiser, **settings)
+    def interrupted(*given, **settings):
+        for step in integrate(*given, **settings):
+            steps.append(step)
+            if len(steps) == 11:                        # in the third batch
+                raise KeyboardInterrupt
+            yield step
 
-    monkeypatch.setattr(samples, "sample", interrupted)
+    monkeypatch.setattr(samples, "integrate", interrupted)
     code, _, err = fpmc(*args, "--seeds=0-5")
     assert code == 130
     assert "goes on" in err
     assert load_samples(tmp_path / "run")[1] == (0, 1, 2, 3)
-    monkeypatch.setattr(samples, "sample", sample)
     assert fpmc(*args, "--seeds=0-5").code == 0
+    assert len(steps) == 11 + 2                         # what was done is not done again
     assert fpmc(*args, "--seeds=0-7", "--batch", 3).code == 0
     images, seeds = load_samples(tmp_path / "run")
     assert seeds == tuple(range(8))
     direct = sample(presets.ls(load_images(data), schedule=3), seeds=range(8), steps=4)
     np.testing.assert_allclose(images, direct.images, atol=1e-5)
+
+
+def test_unfitted_weights_are_warned_of_and_copies_are_counted(fpmc, data, tmp_path):
+    args = ("--data", data, "--outdir", tmp_path / "run", "--seeds=0-1", "--steps", 6)
+    code, out, err = fpmc("sample", *args, "--denoiser", "multiscale")
+    assert code == 0, err
+    assert "copy training images" in out
+    assert "fpmc fit" in out
+    code, out, _ = fpmc("sample", *args[:3], tmp_path / "optimal", *args[4:], "--denoiser", "optimal")
+    assert "warning" not in out
+    assert "of a training image: 2 of 2" in out
+    assert json.loads((tmp_path / "optimal" / "metrics.json").read_text())["copies"] == "2 of 2"
+
+
+def test_a_saved_denoiser_of_a_subset_names_the_option(fpmc, refused, data, tmp_path):
+    presets.ls(load_images(data).subset(slice(9)), schedule=3).save_pretrained(tmp_path / "model")
+    args = ("sample", "--data", data, "--denoiser", tmp_path / "model", "--steps", 2, "--outdir", tmp_path / "run")
+    assert "--data data --max_size 9" in refused(*args)
+    assert fpmc(*args, "--max_size", 9).code == 0
 
 
 def test_other_settings_or_data_are_refused_and_leave_the_run_alone(fpmc, refused, data, tmp_path):

@@ -10,7 +10,8 @@ import torch
 from fpmc import presets
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
-from fpmc.learn.calibrate import Score, calibrate, calibration, trajectory_points
+from fpmc.learn.calibrate import Score, calibration, trajectory_points
+from fpmc.study.levels import calibrate
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ from fpmc.core.sources import Source
 from fpmc.engine.gradients import loss_and_gradients
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
-from fpmc.learn.finetune import Level, Recipe, finetune, train_level
+from fpmc.learn.finetune import Level, Tuning, train_level
+from fpmc.study.levels import finetune
 
 pytestmark = pytest.mark.usefixtures("one_thread")    # bits depend on how sums are shared
 SMALL = {"steps": 30, "batch": 8, "validate_every": 5, "validation": 24, "patience": 99}
@@ -46,7 +47,7 @@ def halves(images: ImageSet) -> tuple[ImageSet, ImageSet]:
 @pytest.mark.parametrize("learn", [("q",), ("r",), ("q", "r")])
 def test_soft_is_closer_to_the_network_than_its_baseline(images: ImageSet, network: FPMC, learn) -> None:
     source, held_out = halves(images)
-    level = Level.start(presets.pspc_square(source, schedule=3).at(0.5), 0.5, Recipe(learn=learn, **SMALL))
+    level = Level.start(presets.pspc_square(source, schedule=3).at(0.5), 0.5, Tuning(learn=learn, **SMALL))
     records = list(train_level(level, network, source, held_out))
     assert [record.step for record in records] == list(range(1, 31))
     baseline = level.history[0][2]
@@ -60,25 +61,25 @@ def test_r_is_not_learned_where_it_cancels(images: ImageSet, network: FPMC, tmp_
     source, held_out = halves(images)
     alone, z = presets.ls(source, schedule=3).at(0.5), torch.randn(4, 1, 8, 8)
     kept = SMALL | {"floor_q": 0.0, "floor_r": 0.0}
-    r = Level.start(alone, 0.5, Recipe(learn=("r",), **kept))
+    r = Level.start(alone, 0.5, Tuning(learn=("r",), **kept))
     assert r.free == ()
     assert list(train_level(r, network, source, held_out, tmp_path / "r.pt")) == []
     assert (tmp_path / "r.pt").exists()
     torch.testing.assert_close(r.result.denoise(z, 0.5), alone.denoise(z, 0.5))
     found = {}
     for learn in (("q",), ("q", "r")):
-        level = Level.start(alone, 0.5, Recipe(learn=learn, **kept))
+        level = Level.start(alone, 0.5, Tuning(learn=learn, **kept))
         assert level.free == ("q",)
         assert len(list(train_level(level, network, source, held_out))) == 30
         assert isinstance(level.result.groups[0].r, Partition)             # so that it costs one pass
         found[learn] = level.log_q
     assert torch.equal(*found.values())
-    raised = Level.start(alone, 0.5, Recipe(learn=("r",), **(SMALL | {"floor_r": 1e-3})))
+    raised = Level.start(alone, 0.5, Tuning(learn=("r",), **(SMALL | {"floor_r": 1e-3})))
     assert raised.free == ("r",)                        # estimators that may answer for each other's pixels
 
 
 def _start(source: ImageSet, learn: tuple[str, ...]) -> list[tuple[str, Tensor]]:
-    level = Level.start(presets.pspc_square(source, schedule=3).at(0.5), 0.5, Recipe(learn=learn, **SMALL))
+    level = Level.start(presets.pspc_square(source, schedule=3).at(0.5), 0.5, Tuning(learn=learn, **SMALL))
     return [("q", level.log_q), ("r", level.log_r)]
 
 
@@ -90,7 +91,7 @@ def test_the_default_floor_is_neutral_and_the_papers_is_not(images: ImageSet, pr
     exact = denoiser(z, sigma)
 
     def moved(**floors: float) -> float:
-        level = Level.start(denoiser.at(sigma), sigma, Recipe(**floors))
+        level = Level.start(denoiser.at(sigma), sigma, Tuning(**floors))
         return (level.collection.denoise(z, sigma) - exact).square().mean().sqrt().item()
 
     assert moved() < 0.02
@@ -101,7 +102,7 @@ def test_the_default_floor_is_neutral_and_the_papers_is_not(images: ImageSet, pr
 def test_a_floor_of_zero_freezes_the_support(images: ImageSet, network: FPMC) -> None:
     source, held_out = halves(images)
     start = presets.pspc_square(source, schedule=3).at(0.5)
-    level = Level.start(start, 0.5, Recipe(floor_q=0, floor_r=0, decay_from=0, **SMALL))
+    level = Level.start(start, 0.5, Tuning(floor_q=0, floor_r=0, decay_from=0, **SMALL))
     list(train_level(level, network, source, held_out))
     outside = start.groups[0].q.dense() == 0
     assert (level.log_q.exp()[outside] == 0).all()
@@ -114,7 +115,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(images: ImageSet, network: F
 
     def level() -> Level:
         start = presets.pspc_square(source, schedule=3).at(0.5)
-        return Level.start(start, 0.5, Recipe(monte_carlo=50, **SMALL))
+        return Level.start(start, 0.5, Tuning(monte_carlo=50, **SMALL))
 
     whole = level()
     list(train_level(whole, network, source, held_out, tmp_path / "whole.pt"))
@@ -131,7 +132,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(images: ImageSet, network: F
 
 def test_a_damaged_checkpoint_is_refused_by_name(images: ImageSet, network: FPMC, tmp_path: Path) -> None:
     (tmp_path / "level.pt").write_bytes(b"PK\x03\x04 torn")
-    level = Level.start(presets.pspc_square(images, schedule=3).at(0.5), 0.5, Recipe(**SMALL))
+    level = Level.start(presets.pspc_square(images, schedule=3).at(0.5), 0.5, Tuning(**SMALL))
     with pytest.raises(InputError, match=r"level\.pt.*delete it"):
         next(train_level(level, network, images, images, tmp_path / "level.pt"))
 
@@ -142,8 +143,8 @@ def test_without_the_leave_out_precisions_grow_and_held_out_error_rises(images: 
     knows_all = presets.optimal(images)                 # at low noise it gives back the clean image, held out or not
     mass, before, after = {}, {}, {}
     for leave_out in (True, False):
-        recipe = Recipe(learn=("q",), leave_out=leave_out, floor_q=0, **{**SMALL, "steps": 60})
-        level = Level.start(presets.pspc_square(source, schedule=3).at(0.2), 0.2, recipe)
+        tuning = Tuning(learn=("q",), leave_out=leave_out, floor_q=0, **{**SMALL, "steps": 60})
+        level = Level.start(presets.pspc_square(source, schedule=3).at(0.2), 0.2, tuning)
         list(train_level(level, knows_all, source, held_out))
         mass[leave_out] = level.log_q.exp().sum().item()
         before[leave_out], after[leave_out] = level.history[0][2], level.history[-1][2]
@@ -178,9 +179,9 @@ def test_finetune_makes_a_denoiser_of_the_levels_asked_for(images: ImageSet, net
     ("settings", "message"),
     [({"learn": ()}, "learn"), ({"learn": ("v",)}, "learn"), ({"steps": 0}, "steps 0"), ({"rate": -1.0}, "rate")],
 )
-def test_recipes_that_make_no_sense_are_refused(settings: dict, message: str) -> None:
+def test_tunings_that_make_no_sense_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Recipe(**settings)
+        Tuning(**settings)
 
 
 def several(images: ImageSet, source: Source | None = None) -> Collection:
@@ -199,7 +200,7 @@ def test_groups_of_one_source_are_joined_and_a_gaussian_stays(images: ImageSet, 
     source, held_out = halves(images)
     start = several(source)
     z = held_out.scaled(slice(4)) + 0.5 * torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(3))
-    level = Level.start(start, 0.5, Recipe(floor_q=0, floor_r=0, **SMALL))
+    level = Level.start(start, 0.5, Tuning(floor_q=0, floor_r=0, **SMALL))
     assert (level.collection.denoise(z, 0.5) - start.denoise(z, 0.5)).abs().max() < 1e-5
     list(train_level(level, network, source, held_out))
     learned, gaussian = level.result.groups
@@ -210,7 +211,7 @@ def test_groups_of_one_source_are_joined_and_a_gaussian_stays(images: ImageSet, 
 
 def test_a_fixed_gaussian_is_part_of_the_gradient(images: ImageSet) -> None:
     start = several(images)
-    level = Level.start(start, 0.5, Recipe(floor_q=1e-3, floor_r=1e-3))
+    level = Level.start(start, 0.5, Tuning(floor_q=1e-3, floor_r=1e-3))
     gaussian = start.groups[2].source
     assert isinstance(gaussian, Gaussian)
     z = images.scaled(slice(3), torch.float64) + 0.5
@@ -235,4 +236,4 @@ def test_what_has_no_one_source_of_images_is_refused(images: ImageSet) -> None:
     mixed = Collection.of(*several(images).groups, *several(images, Source(images.subset(slice(9)))).groups)
     for collection in (presets.wiener(images).at(1.0), mixed, presets.els(images, schedule=3).at(1.0)):
         with pytest.raises(InputError, match="one source of images"):
-            Level.start(collection, 1.0, Recipe())
+            Level.start(collection, 1.0, Tuning())

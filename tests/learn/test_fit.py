@@ -17,7 +17,8 @@ from fpmc import FPMC, Collection, ImageSet, InputError, Source, augment, preset
 from fpmc.augmentation import MOVES, TURNS
 from fpmc.core.precision import Squares
 from fpmc.engine import Call, Settings
-from fpmc.learn.fit import Fit, answers_of, fit_level, fit_response, fit_targets, labels, least_squares, weigh
+from fpmc.learn.fit import Fit, answers_of, fit_level, fit_targets, labels, least_squares, weigh
+from fpmc.study.levels import fit_response
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -80,8 +80,15 @@ def test_the_page_stands_alone(exhibit: Exhibit, tmp_path: Path):
     assert '<td class="theirs">0.58</td>' in text
     assert "&lt;script&gt;" in text
     assert "Figure &lt;x&gt;" in text
-    assert "--data &#x27;a b&#x27;" in text
+    assert "--data &#39;a b&#39;" in text
     assert "@media print" in text
+
+
+def test_tables_mark_words_and_what_is_not_ours(tmp_path: Path):
+    exhibit = Exhibit("t", "T", "", ("a", "b", "c"), [("x", "1", "<2"), ("y", "2", "3")], [], grey=(2,))
+    text = page("Title", "", [exhibit], folder=tmp_path, command="", facts={})
+    assert '<tr><td class="text">x</td><td>1</td><td class="theirs">&lt;2</td></tr>' in text
+    assert '<tr><th class="text">a</th><th>b</th><th class="theirs">c</th></tr>' in text
 
 
 def test_lines_differ_without_their_colours():

@@ -1,8 +1,8 @@
-"""Tables: aligned text, Markdown, LaTeX, HTML, CSV."""
+"""Tables: aligned text, Markdown, LaTeX, CSV."""
 
 from __future__ import annotations
 
-from fpmc.report.table import csv_text, html_table, latex, markdown, plain, plus_minus
+from fpmc.report.table import csv_text, latex, markdown, plain, plus_minus
 
 HEADERS = ("denoiser", "r²", "MSE")
 ROWS = [("optimal", "−0.14", "17.90"), ("PSPC-Flex", "0.67", "4.18")]
@@ -42,11 +42,6 @@ def test_latex_escapes_and_greys():
     assert r"$\tau$ \& $\sigma$ & \textcolor{gray}{--} \\" in text
     assert text.startswith(r"\begin{tabular}{lr}")
     assert text.isascii()
-
-
-def test_html_marks_words_and_what_is_not_ours():
-    text = html_table(("a", "b", "c"), [("x", "1", "<2"), ("y", "2", "3")], grey=(2,))
-    assert '<tr><td class="text">x</td><td>1</td><td class="theirs">&lt;2</td></tr>' in text
 
 
 def test_csv_has_every_name_and_full_precision():

@@ -1,4 +1,4 @@
-"""Steps: what decides their keys, what is computed again, what an interruption costs."""
+"""Tasks: what decides their keys, what is computed again, what an interruption costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fpmc.study.graph import Cache, Made, Results, Step, ordered, run
+from fpmc.study.graph import Cache, Made, Results, Task, ordered, run
 
 CALLS: list[str] = []
 
@@ -20,7 +20,7 @@ def double(lab, inputs, scratch, *, value: float) -> Made:
     if lab == "interrupted" and value == 3:
         raise KeyboardInterrupt
     scratch.mkdir(parents=True, exist_ok=True)
-    (scratch / "half-way").write_text("kept until the step is done")
+    (scratch / "half-way").write_text("kept until the task is done")
     return Made({"x": torch.full((3,), 2.0 * value)}, {"value": value, "pair": (1, 2)})
 
 
@@ -34,71 +34,71 @@ def _no_calls() -> None:
     CALLS.clear()
 
 
-def steps(*values: float, **changes) -> Step:
-    parts = tuple(Step(f"parts/{value}", double, {"value": value}, **changes) for value in values)
-    return Step("total", total, {}, inputs=parts)
+def tasks(*values: float, **changes) -> Task:
+    parts = tuple(Task(f"parts/{value}", double, {"value": value}, **changes) for value in values)
+    return Task("total", total, {}, inputs=parts)
 
 
-def execute(step: Step, cache: Cache, lab: str = "lab") -> tuple[Results, list[bool]]:
+def execute(task: Task, cache: Cache, lab: str = "lab") -> tuple[Results, list[bool]]:
     results = Results()
-    return results, [done.cached for done in run([step], lab, cache, results)]
+    return results, [done.cached for done in run([task], lab, cache, results)]
 
 
 def test_inputs_come_first_and_shared_steps_once():
-    step = steps(1, 2)
-    both = Step("both", total, {}, inputs=(step, steps(1)))
-    assert [each.name for each in ordered([step, both])] == ["parts/1", "parts/2", "total", "total", "both"]
-    assert step.kind == "total"
-    assert step.inputs[0].kind == "parts"
+    task = tasks(1, 2)
+    both = Task("both", total, {}, inputs=(task, tasks(1)))
+    assert [each.name for each in ordered([task, both])] == ["parts/1", "parts/2", "total", "total", "both"]
+    assert task.kind == "total"
+    assert task.inputs[0].kind == "parts"
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        steps(1, 3), steps(1), steps(1, 2, stamps={"data": "changed"}), steps(1, 2, version=2),
-        replace(steps(1, 2), name="other"), replace(steps(1, 2), stamps={"network": "new"}),
+        tasks(1, 3), tasks(1), tasks(1, 2, stamps={"data": "changed"}), tasks(1, 2, code=(total,)),
+        replace(tasks(1, 2), name="other"), replace(tasks(1, 2), stamps={"network": "new"}),
     ],
 )
 def test_the_key_knows_all_that_decides_a_result(other):
-    assert steps(1, 2).key == steps(1, 2).key
-    assert other.key != steps(1, 2).key
+    assert tasks(1, 2).key == tasks(1, 2).key
+    assert other.key != tasks(1, 2).key
 
 
 def test_what_exists_is_not_computed_again_and_what_changed_is(tmp_path: Path):
-    step = steps(1, 2)
-    results, cached = execute(step, Cache(tmp_path))
+    task = tasks(1, 2)
+    results, cached = execute(task, Cache(tmp_path))
     assert cached == [False, False, False]
-    assert results[step]["x"].tolist() == [6, 6, 6]
-    assert not (tmp_path / "unfinished" / step.inputs[0].key[:24]).exists()
-    results, cached = execute(step, Cache(tmp_path))
+    assert results[task]["x"].tolist() == [6, 6, 6]
+    assert not (tmp_path / "unfinished" / task.inputs[0].key[:24]).exists()
+    results, cached = execute(task, Cache(tmp_path))
     assert cached == [True, True, True]
-    assert results[step]["x"].tolist() == [6, 6, 6]
-    assert results[step.inputs[0]].info == {"value": 1, "pair": [1, 2]}
-    _, cached = execute(steps(1, 5), Cache(tmp_path))
+    assert results[task]["x"].tolist() == [6, 6, 6]
+    assert results[task.inputs[0]].info == {"value": 1, "pair": [1, 2]}
+    _, cached = execute(tasks(1, 5), Cache(tmp_path))
     assert cached == [True, False, False]
     assert CALLS == ["double 1", "double 2", "total", "double 5", "total"]
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap"])
 def test_a_damaged_result_is_computed_again_with_a_note(tmp_path: Path, damage: str):
-    step, notes = steps(1, 2), []
-    execute(step, Cache(tmp_path))
+    task, notes = tasks(1, 2), []
+    execute(task, Cache(tmp_path))
     one, two = (next(tmp_path.glob(f"parts_{value}-*")) for value in (1, 2))
     content = bytearray(one.read_bytes())
     if damage == "flip":
         content[-1] ^= 1
     one.write_bytes({"flip": content, "cut": content[:-4], "empty": b"", "swap": two.read_bytes()}[damage])
-    results, cached = execute(step, Cache(tmp_path, notes.append))
+    results, cached = execute(task, Cache(tmp_path, notes.append))
     assert cached == [False, True, True]
     assert len(notes) == 1
     assert "parts_1" in notes[0]
-    assert results[step.inputs[0]]["x"].tolist() == [2, 2, 2]
+    assert results[task.inputs[0]]["x"].tolist() == [2, 2, 2]
 
 
 def test_an_interruption_loses_one_unit(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
-        execute(steps(1, 2, 3, 4), Cache(tmp_path), "interrupted")
-    _, cached = execute(steps(1, 2, 3, 4), Cache(tmp_path))
+        execute(tasks(1, 2, 3, 4), Cache(tmp_path), "interrupted")
+    _, cached = execute(tasks(1, 2, 3, 4), Cache(tmp_path))
     assert cached == [True, True, False, False, False]
 
 
@@ -108,14 +108,14 @@ def mark(lab: Path, inputs, scratch, *, value: int) -> Made:
     return Made({"x": torch.full((1,), float(value))}, {})
 
 
-def many() -> Step:
-    return Step("total", total, {}, inputs=tuple(Step(f"marks/{v}", mark, {"value": v}) for v in range(12)))
+def many() -> Task:
+    return Task("total", total, {}, inputs=tuple(Task(f"marks/{v}", mark, {"value": v}) for v in range(12)))
 
 
 def work_along(folder: Path, told: multiprocessing.Queue) -> None:
     results = Results()
     each = run([many()], folder / "marks", Cache(folder / "cache"), results)
-    own = [done.step.name for done in each if not done.cached]
+    own = [done.task.name for done in each if not done.cached]
     told.put((own, results[many()]["x"].item()))
 
 
@@ -136,16 +136,16 @@ def test_processes_with_the_same_folder_share_the_work(tmp_path: Path):
 
 
 def test_a_step_that_another_process_is_at_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    step, cache = steps(1, 2), Cache(tmp_path)
-    elsewhere = cache.claim(step.inputs[0])
+    task, cache = tasks(1, 2), Cache(tmp_path)
+    elsewhere = cache.claim(task.inputs[0])
     assert elsewhere.__enter__()
 
     def other_process(_: float) -> None:
         assert CALLS == ["double 2"]                    # what is free comes first
-        cache.put(step.inputs[0], double("lab", {}, cache.scratch(step.inputs[0]), value=1), 0.0)
+        cache.put(task.inputs[0], double("lab", {}, cache.scratch(task.inputs[0]), value=1), 0.0)
         elsewhere.__exit__(None, None, None)
 
     monkeypatch.setattr(time, "sleep", other_process)
-    results, cached = execute(step, Cache(tmp_path))
+    results, cached = execute(task, Cache(tmp_path))
     assert cached == [False, True, False]
-    assert results[step]["x"].tolist() == [6, 6, 6]
+    assert results[task]["x"].tolist() == [6, 6, 6]

@@ -16,31 +16,20 @@ from fpmc.core.precision import Precisions
 from fpmc.core.response import Responses
 from fpmc.core.sources import Source
 from fpmc.errors import InputError
-from fpmc.study import steps
-from fpmc.study.graph import Cache, Results, run
+from fpmc.study import tasks
+from fpmc.study.build import build, multiscale, pack, unpack
+from fpmc.study.graph import Cache, Results, Task, run
 from fpmc.study.lab import Lab
-from fpmc.study.methods import (
-    ELS,
-    LS,
-    MOVED,
-    PSPC_FLEX,
-    Method,
-    build,
-    lukoianov,
-    multiscale,
-    pack,
-    table_rows,
-    unpack,
-)
+from fpmc.study.methods import ELS, LS, MOVED, PSPC_FLEX, Method, lukoianov, table_rows
 from fpmc.study.paper import published
 from study.tiny import TINY, small_lab, small_network, smooth_images
 
 
 def inputs_of(lab: Lab, method: Method, sigmas: list[float], folder: Path):
-    wanted, results = steps.needs(lab, method, sigmas), Results()
+    wanted, results = tasks.needs(lab, method, sigmas), Results()
     for _ in run(wanted, lab, Cache(folder), results):
         pass
-    return {step.name: results[step] for step in wanted}
+    return {task.name: results[task] for task in wanted}
 
 
 def test_rows_are_the_papers_and_ours(lab: Lab):
@@ -58,14 +47,14 @@ def test_rows_are_the_papers_and_ours(lab: Lab):
 def test_moved_images_take_part_where_they_are_asked_for(tmp_path: Path):
     """Above their noise level the two collections are one, so that nothing is fitted twice."""
     lab = small_lab()
-    assert steps.fitted(lab, 20.0, True).key == steps.fitted(lab, 20.0, False).key
-    assert steps.fitted(lab, 0.5, True).key != steps.fitted(lab, 0.5, False).key
-    step = steps.fitted(lab, 0.5, True)
+    assert tasks.fitted(lab, 20.0, True).key == tasks.fitted(lab, 20.0, False).key
+    assert tasks.fitted(lab, 0.5, True).key != tasks.fitted(lab, 0.5, False).key
+    task = tasks.fitted(lab, 0.5, True)
     sizes = {len(group.source) for group in multiscale(lab, True).at(0.5).groups if isinstance(group.source, Source)}
     assert sizes == {len(lab.images), 5 * len(lab.images)}
     denoiser = build(lab, MOVED, inputs_of(lab, MOVED, [0.5], tmp_path))
     assert denoiser(torch.zeros(1, *lab.images.shape), 0.5).isfinite().all()
-    assert step.name == "multi-scale/moved/σ 0.5"
+    assert task.name == "multi-scale/moved/σ 0.5"
 
 
 def test_published_values_are_the_papers():
@@ -80,8 +69,8 @@ def test_the_paper_at_64_has_no_els_and_its_own_threshold():
     lab = Lab(images, small_network(64, 0), small_network(64, 1), TINY, stamps={}, held_out=images, dataset="ffhq")
     methods = {method.name: method for method in table_rows(lab)}
     assert "els" not in methods
-    assert methods["lukoianov"].tau == 0.02
-    assert (lab.steps, len(lab.grid), lab.decay_from) == (40, 40, 4.37)
+    assert methods["lukoianov"].option("tau") == 0.02
+    assert (lab.steps, len(lab.grid), lab.policy.decay_from) == (40, 40, 4.37)
 
 
 def test_settings_decide_a_method_and_its_label_does_not():
@@ -91,13 +80,13 @@ def test_settings_decide_a_method_and_its_label_does_not():
     assert replace(PSPC_FLEX, augment="xflip", amount=0.2).slug == "pspc_flex xflip 0.2"
 
 
-def test_steps_change_with_what_they_depend_on(lab: Lab):
-    first = steps.samples(lab, ELS)[0].key
-    assert steps.samples(small_lab(scale=replace(TINY, els_images=13)), ELS)[0].key != first
-    assert steps.samples(small_lab(stamps={"network": "new", "reference": "b"}), ELS)[0].key == first
-    flex = steps.samples(lab, PSPC_FLEX)[0].key
-    assert steps.samples(small_lab(stamps={"network": "new", "reference": "b"}), PSPC_FLEX)[0].key != flex
-    assert steps.samples(small_lab(scale=replace(TINY, draws=3)), PSPC_FLEX)[0].key != flex
+def test_tasks_change_with_what_they_depend_on(lab: Lab):
+    first = tasks.samples(lab, ELS)[0].key
+    assert tasks.samples(small_lab(scale=replace(TINY, els_images=13)), ELS)[0].key != first
+    assert tasks.samples(small_lab(stamps={"network": "new", "reference": "b"}), ELS)[0].key == first
+    flex = tasks.samples(lab, PSPC_FLEX)[0].key
+    assert tasks.samples(small_lab(stamps={"network": "new", "reference": "b"}), PSPC_FLEX)[0].key != flex
+    assert tasks.samples(small_lab(scale=replace(TINY, draws=3)), PSPC_FLEX)[0].key != flex
 
 
 def test_els_has_its_own_few_images(lab: Lab):
@@ -107,7 +96,7 @@ def test_els_has_its_own_few_images(lab: Lab):
 
 
 def test_flex_needs_no_map_where_it_sees_the_whole_image(lab: Lab):
-    assert steps.needs(lab, PSPC_FLEX, [80.0]) == ()
+    assert tasks.needs(lab, PSPC_FLEX, [80.0]) == ()
     z = 80 * torch.randn(1, 1, 8, 8)
     torch.testing.assert_close(build(lab, PSPC_FLEX, {})(z, 80.0), presets.optimal(lab.images)(z, 80.0))
 
@@ -131,8 +120,8 @@ def test_soft_levels_have_the_source_of_their_row_and_binary_ones_stand_in(lab: 
 def test_a_collection_survives_its_file(lab: Lab, tmp_path: Path):
     q, r = torch.rand(3, 1, 8, 8), torch.rand(3, 1, 8, 8)
     collection = Collection(Precisions(q), Responses(r), lab.images)
-    step = steps.Step("test", lambda *_: pack(collection, sigma=1.0), {})
-    ((_, result, _),) = run([step], lab, Cache(tmp_path), Results())
+    task = Task("test", lambda *_: pack(collection, sigma=1.0), {})
+    ((_, result, _),) = run([task], lab, Cache(tmp_path), Results())
     z = torch.randn(2, 1, 8, 8)
     torch.testing.assert_close(unpack(result, lab).denoise(z, 1.0), collection.denoise(z, 1.0))
 

@@ -8,13 +8,13 @@ import pytest
 
 from fpmc.core.fpmc import FPMC
 from fpmc.engine import Call
-from fpmc.learn.finetune import LAPTOP, Recipe
-from fpmc.study import predict, steps
-from fpmc.study.experiment import load
+from fpmc.learn.finetune import LAPTOP, Tuning
+from fpmc.study import predict, tasks
+from fpmc.study.build import build
 from fpmc.study.graph import Work, ordered
 from fpmc.study.lab import Lab
-from fpmc.study.methods import LS, MULTISCALE, NETWORK, PSPC_FLEX, build, lukoianov
-from fpmc.study.paper import EXPERIMENTS
+from fpmc.study.methods import LS, MULTISCALE, NETWORK, PSPC_FLEX, lukoianov
+from fpmc.study.paper import EXPERIMENTS, load
 from study.tiny import TINY, small_lab
 
 
@@ -40,19 +40,19 @@ def test_more_images_more_work(lab: Lab):
 
 def test_soft_zeros_make_matrices(lab: Lab):
     soft, sigma = replace(PSPC_FLEX, soft="qr"), lab.level(1.09)
-    dense = small_lab(scale=replace(TINY, recipe=Recipe()))
+    dense = small_lab(scale=replace(TINY, tuning=Tuning()))
     assert list(predict.per_image(dense, soft, sigma)) == ["matrix"]
     assert set(predict.tuning(dense, soft, sigma).amounts) == {"matrix", "network"}
-    sparse = small_lab(scale=replace(TINY, recipe=LAPTOP))
+    sparse = small_lab(scale=replace(TINY, tuning=LAPTOP))
     assert set(predict.tuning(sparse, soft, sigma).amounts) == {"rows", "network"}
 
 
 def test_what_cannot_change_is_not_learned():
-    sparse = small_lab(scale=replace(TINY, recipe=LAPTOP))
-    assert [steps.learned(sparse, lukoianov(0.05), soft) for soft in ("", "q", "r", "qr")] == ["", "q", "", "q"]
-    assert steps.learned(sparse, PSPC_FLEX, "qr") == "qr"
-    raised = small_lab(scale=replace(TINY, recipe=Recipe()))
-    assert steps.learned(raised, lukoianov(0.05), "qr") == "qr"
+    sparse = small_lab(scale=replace(TINY, tuning=LAPTOP))
+    assert [tasks.learned(sparse, lukoianov(0.05), soft) for soft in ("", "q", "r", "qr")] == ["", "q", "", "q"]
+    assert tasks.learned(sparse, PSPC_FLEX, "qr") == "qr"
+    raised = small_lab(scale=replace(TINY, tuning=Tuning()))
+    assert tasks.learned(raised, lukoianov(0.05), "qr") == "qr"
 
 
 def test_a_fit_asks_every_group(lab: Lab):
@@ -61,8 +61,8 @@ def test_a_fit_asks_every_group(lab: Lab):
     assert asked.amounts == pytest.approx(
         {kind: amount / predict.LEFT for kind, amount in one.items()}
     )
-    assert steps.fitted(lab, 1.0, False).predict().amounts == asked.amounts
-    wider = steps.fitted(lab, 1.0, True).predict()
+    assert tasks.fitted(lab, 1.0, False).predict().amounts == asked.amounts
+    wider = tasks.fitted(lab, 1.0, True).predict()
     assert wider.amounts["boxes"] > 2 * asked.amounts["boxes"]
     assert wider.memory > asked.memory
 
@@ -71,11 +71,11 @@ def test_seconds_are_work_over_speed():
     assert predict.seconds(Work({"rows": 10.0, "network": 4.0}), {"rows": 5.0, "network": 8.0}) == pytest.approx(2.5)
 
 
-def test_every_step_can_be_predicted(lab: Lab):
-    works = [step.predict() for step in ordered(step for one in load(EXPERIMENTS, lab) for step in one.steps)]
+def test_every_task_can_be_predicted(lab: Lab):
+    works = [task.predict() for task in ordered(task for one in load(EXPERIMENTS, lab) for task in one.tasks)]
     kinds = {kind for work in works for kind in work.amounts}
     assert {"network", "reference", "affine", "full", "boxes", "rows", "shifts"} <= kinds
     speeds = predict.measure(lab, sorted(kinds | {"matrix"}))
     assert min(speeds.values()) > 0
     assert all(work.memory > 0 for work in works)
-    assert steps.maps(lab, 1.0).predict().amounts["network"] > lab.dimension
+    assert tasks.maps(lab, 1.0).predict().amounts["network"] > lab.dimension

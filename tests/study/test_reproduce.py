@@ -13,12 +13,12 @@ from safetensors.torch import save_file
 
 from fpmc.errors import InputError
 from fpmc.report.run import RunDirectory
-from fpmc.study import graph, steps
-from fpmc.study.experiment import load
+from fpmc.report.table import clock
+from fpmc.study import graph, samples, tasks
 from fpmc.study.graph import Cache
 from fpmc.study.lab import Lab
-from fpmc.study.paper import EXPERIMENTS, choose
-from fpmc.study.reproduce import clock, forecast, reproduce
+from fpmc.study.paper import EXPERIMENTS, choose, load
+from fpmc.study.reproduce import forecast, reproduce
 from study.tiny import TINY, small_lab, small_network
 
 FIGURES = {name for name in EXPERIMENTS if name.startswith("fig-")} | {"schedules"}
@@ -51,7 +51,7 @@ def test_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert set(found) == set(EXPERIMENTS)
     rows = {row["method"]: row for row in found["table-results"]}
     assert rows["ddpmpp"]["images"] == 4
-    assert rows["els"]["images"] == 2                   # a dear one
+    assert rows["els"]["images"] == 2                   # an expensive one
     assert all(-5 < row["r2"] <= 1 and row["mse"] > 0 for row in rows.values())
     assert {"multiscale", "soft-synthetic", "lukoianov"} <= set(rows)
     assert {row["tau"] for row in found["table-tau"]} == {0.02, 0.05}
@@ -100,7 +100,7 @@ def test_interrupted_twice_the_tables_are_the_same(tmp_path: Path, monkeypatch: 
 def test_an_interrupted_level_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lab = small_lab(only=("soft",))
     whole = go(lab, ["table-results"], tmp_path / "whole")
-    train, seen = steps.train_level, []
+    train, seen = tasks.train_level, []
 
     def broken(level, *rest):
         for record in train(level, *rest):
@@ -109,7 +109,7 @@ def test_an_interrupted_level_goes_on_from_its_checkpoint(tmp_path: Path, monkey
                 raise KeyboardInterrupt
             yield record
 
-    monkeypatch.setattr(steps, "train_level", broken)
+    monkeypatch.setattr(tasks, "train_level", broken)
     with pytest.raises(KeyboardInterrupt):
         go(lab, ["table-results"], tmp_path / "broken")
     assert go(lab, ["table-results"], tmp_path / "broken") == whole
@@ -119,7 +119,7 @@ def test_an_interrupted_level_goes_on_from_its_checkpoint(tmp_path: Path, monkey
 def test_interrupted_samples_go_on_from_the_last_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lab = small_lab(only=("ls",))
     whole = go(lab, ["table-results"], tmp_path / "whole")
-    integrate, seen = steps.integrate, []
+    integrate, seen = samples.integrate, []
 
     def broken(denoiser, z, levels, **options):
         for step in integrate(denoiser, z, levels, **options):
@@ -128,7 +128,7 @@ def test_interrupted_samples_go_on_from_the_last_level(tmp_path: Path, monkeypat
                 raise KeyboardInterrupt
             yield step
 
-    monkeypatch.setattr(steps, "integrate", broken)
+    monkeypatch.setattr(samples, "integrate", broken)
     with pytest.raises(KeyboardInterrupt):
         go(lab, ["table-results"], tmp_path / "broken")
     assert go(lab, ["table-results"], tmp_path / "broken") == whole
@@ -147,17 +147,17 @@ def damaged(tmp_path: Path) -> list[Path]:
 
 
 def test_samples_refuse_a_damaged_state(tmp_path: Path):
-    method = steps.Method("ls", "LS", "ls")
+    method = tasks.Method("ls")
     for file in damaged(tmp_path):
         with pytest.raises(InputError, match=r"state.safetensors.*delete"):
-            steps.draw(small_lab(), {}, file.parent, method=method.settings(), seeds=[0], steps=18)
+            tasks.draw(small_lab(), {}, file.parent, method=method.settings(), seeds=[0], steps=18)
 
 
 def test_interrupted_errors_go_on_from_the_last_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(steps, "BATCH", 2)
+    monkeypatch.setattr(tasks, "BATCH", 2)
     lab = small_lab(only=("ls", "multiscale", "moved-clean"), scale=replace(TINY, points=6))
     whole = go(lab, ["fig-multiscale"], tmp_path / "whole")
-    save, seen = steps.save_file, []
+    save, seen = tasks.save_file, []
 
     def broken(tensors, path):
         seen.append(Path(path).name.split(".")[1])
@@ -166,7 +166,7 @@ def test_interrupted_errors_go_on_from_the_last_batch(tmp_path: Path, monkeypatc
             raise KeyboardInterrupt
         save(tensors, path)
 
-    monkeypatch.setattr(steps, "save_file", broken)
+    monkeypatch.setattr(tasks, "save_file", broken)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             go(lab, ["fig-multiscale"], tmp_path / "broken")
@@ -179,20 +179,20 @@ def test_another_network_changes_what_depends_on_it(tmp_path: Path):
     computed = []
     other = {"reference": small_network(8, 7), "stamps": {"network": "a", "reference": "c"}}
     for lab in (small_lab(only=ONLY), small_lab(only=ONLY, **other)):
-        records = graph.run(load(["table-results"], lab)[0].steps, lab, Cache(tmp_path), graph.Results())
-        computed.append({done.step.kind for done in records if not done.cached})
+        records = graph.run(load(["table-results"], lab)[0].tasks, lab, Cache(tmp_path), graph.Results())
+        computed.append({done.task.kind for done in records if not done.cached})
     assert "samples/ls" in computed[0]
     assert computed[1] == {"samples/reference"}
 
 
 def test_more_seeds_than_denoisers_in_the_picture(tmp_path: Path):
-    lab = small_lab(only=("optimal",), scale=replace(TINY, seeds=4, dear_seeds=4, shown=4))
+    lab = small_lab(only=("optimal",), scale=replace(TINY, seeds=4, expensive_seeds=4, shown=4))
     go(lab, ["fig-samples"], tmp_path / "run")
     assert (tmp_path / "run" / "fig-samples.md").read_text().splitlines()[0].count("seed") == 4
 
 
 def test_no_method_has_more_seeds_than_the_reference(tmp_path: Path):
-    lab = small_lab(only=("optimal", "els"), scale=replace(TINY, seeds=2, dear_seeds=4, shown=8))
+    lab = small_lab(only=("optimal", "els"), scale=replace(TINY, seeds=2, expensive_seeds=4, shown=8))
     go(lab, ["table-results", "fig-samples"], tmp_path / "run")
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert {row["images"] for row in found["table-results"]} == {2}
@@ -201,7 +201,7 @@ def test_no_method_has_more_seeds_than_the_reference(tmp_path: Path):
 
 def test_no_test_split_means_network_samples(tmp_path: Path):
     lab = small_lab(held_out=None)
-    assert [step.name for step in steps.error(lab, steps.Method("ls", "LS", "ls"), lab.grid[10]).inputs[0].inputs] == [
+    assert [step.name for step in tasks.error(lab, tasks.Method("ls"), lab.grid[10]).inputs[0].inputs] == [
         "synthetic images/seed 1"
     ]
     assert len(lab.held_out) == TINY.held_out

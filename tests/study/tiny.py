@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from fpmc.images import ImageSet
-from fpmc.learn.finetune import Recipe
+from fpmc.learn.finetune import Tuning
 from fpmc.networks import EDMPrecond, save_network
 from fpmc.study.lab import Lab
 from fpmc.study.scale import SCALES
@@ -19,8 +19,8 @@ SETTINGS = {
     "attn_resolutions": [],
 }
 TINY = replace(
-    SCALES["laptop"], seeds=4, dear_seeds=2, batch=2, els_images=12, points=4, dear_points=3, draws=1,
-    recipe=Recipe(steps=2, batch=4, monte_carlo=20, validate_every=1, validation=4, floor_q=0.0, floor_r=0.0),
+    SCALES["laptop"], seeds=4, expensive_seeds=2, batch=2, els_images=12, points=4, expensive_points=3, draws=1,
+    tuning=Tuning(steps=2, batch=4, monte_carlo=20, validate_every=1, validation=4, floor_q=0.0, floor_r=0.0),
     tuned=(1.09, 0.296), joint=(80.0, 1.09), synthetic=10, held_out=8, kinds=("xflip", "rotate", "synthetic"),
     amounts=(0.2, 0.5), augmented=(0.296, 1.09), calibrated=("ls", "pspc_flex"), calibration=2, every=4, fit=16,
     shown=2,

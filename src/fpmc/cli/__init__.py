@@ -24,7 +24,7 @@ COMMANDS = {
     "calibrate": "find the patch sizes or thresholds at which a method comes closest to a network",
     "finetune": "learn soft Q and R against a network",
     "fit": "weigh several patch sizes against each other in closed form, with or without a network",
-    "reproduce": "figures and tables of the paper from cached steps, its values beside ours",
+    "reproduce": "figures and tables of the paper from cached tasks, its values beside ours",
     "bench": "what every method costs at every noise level, on this machine",
     "doctor": "what is wrong with this installation, and how to mend it",
 }

@@ -6,20 +6,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpmc.cli.denoisers import TABLE1, parse_specs
-from fpmc.cli.options import DataOptions, check_sigmas, parse
+from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, parse
 from fpmc.errors import InputError
+from fpmc.study.methods import TABLE1, parse_methods
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fpmc.study.bench import Cost
 
+LEVELS = (80, 8.4, 3.26, 1.09, 0.296, 0.06, 0.002)
 HEADERS = ("method", "sigma", "kernel", "L", "s/image", "GEMMs", "error", "MiB", "GFLOP/s", "× dense")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions):
+class Config(DataOptions, LevelOptions, DeviceOptions):
     """Seconds per noisy image and call, error against float64, memory, and what the machine could do, as a table.
 
     Run it alone: another busy process spoils the times. All ratios are measured in this one run.
@@ -27,7 +28,7 @@ class Config(DataOptions):
 
     outdir: Path = Path("runs/bench")       # run directory to write
     denoiser: tuple[str, ...] = TABLE1      # methods, e.g. ls lukoianov:tau=0.02
-    sigmas: tuple[float, ...] = (80, 8.4, 3.26, 1.09, 0.296, 0.06, 0.002)   # noise levels
+    sigmas: tuple[float, ...] = ()          # noise levels; none: seven from 80 to 0.002
     batch: int = 8                          # noisy images per call
     repeats: int = 2                        # calls, of which the best counts
     checked: int = 1000                     # images on which errors and the dense evaluation are measured
@@ -35,20 +36,16 @@ class Config(DataOptions):
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "bench")
-    specs, sigmas = parse_specs(config.denoiser), check_sigmas(config.sigmas)
-    if networks := [spec.text for spec in specs if spec.loaded is not None]:
+    methods = parse_methods(config.denoiser)
+    if networks := [method.preset for method in methods if method.loaded is not None]:
         raise InputError(f"{networks[0]} is a network; bench measures analytic denoisers")
 
-    from fpmc.data import load_images
     from fpmc.report.run import RunDirectory
-    from fpmc.report.table import markdown, plain
+    from fpmc.report.table import markdown
     from fpmc.study.bench import benchmark, measure_machine
 
-    images = config.images()
-    try:
-        held_out = load_images(config.data, split="test")
-    except InputError:
-        held_out = images
+    policy = config.policy()
+    images, sigmas = policy.training, config.chosen(policy, LEVELS)
     run = RunDirectory(config.outdir, config, command="bench", free=tuple(asdict(config)))
     machine = measure_machine()
     product = f"a 2048×2048 product takes {machine.gemm_seconds:.3f} s"
@@ -56,21 +53,28 @@ def main(args: list[str]) -> None:
         f"{len(images)} images of {images.name}, batch {config.batch}, {machine.threads} threads; "
         f"{product} ({machine.gemm_gflops:.0f} GFLOP/s), copying runs at {machine.copy_gb:.1f} GB/s"
     )
+    run.say(line(HEADERS))
     costs: list[Cost] = []
-    for spec in specs:
+    for method in methods:
         for cost in benchmark(
-            spec.build, images, held_out, list(sigmas),  # pyright: ignore[reportArgumentType]
-            machine=machine, batch=config.batch, repeats=config.repeats, checked=config.checked,
+            lambda part, method=method: method.build(part, data=config.data),  # pyright: ignore[reportArgumentType]
+            images, policy.held_out, list(sigmas), machine=machine, batch=config.batch, repeats=config.repeats,
+            checked=config.checked, device=config.device,
         ):
             costs.append(cost)
-            run.say("  ".join(row(cost)))
+            run.say(line(row(cost)))
     run.metrics({"machine": asdict(machine), "costs": [asdict(cost) for cost in costs]})
-    rows = [row(cost) for cost in costs]
-    run.write_text("table.md", markdown(HEADERS, rows))
-    run.say(f"\n{plain(HEADERS, rows)}\n")
+    run.write_text("table.md", markdown(HEADERS, [row(cost) for cost in costs]))
     with run.atomic("costs.png") as part:
         figure(costs).savefig(part, dpi=150)
     run.say(f"{run.path / 'costs.png'}")
+
+
+def line(cells: tuple[str, ...]) -> str:
+    """Cells as wide as rows are found to be, so that each can be printed when it is measured."""
+    widths = (22, 7, 30, 6, 9, 8, 8, 7, 8, 8)
+    return "".join(cell.rjust(width) if place > 2 else cell.ljust(width) for place, (cell, width) in
+                   enumerate(zip(cells, widths))).rstrip()
 
 
 def row(cost: Cost) -> tuple[str, ...]:

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fpmc.cli.options import DataOptions, check_sigmas, parse, progress_bar
-from fpmc.errors import InputError
+from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, parse, progress_bar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,14 +15,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions):
-    """Try values of a schedule at each noise level: schedule.json, which presets accept, a table and a plot."""
+class Config(DataOptions, LevelOptions, DeviceOptions):
+    """Try values of a schedule at each noise level: schedule.json, which presets accept, a table and a plot.
 
-    outdir: Path                                    # run directory to write
+    Each level is kept as it is done; interrupted, the same command resumes.
+    """
+
+    outdir: Path = Path("runs/calibrate")           # run directory to write or to resume
     method: Literal["ls", "els", "pspc_square", "pspc_flex", "lukoianov"] = "pspc_square"   # whose schedule
-    network: str = "fashion-ddpmpp"                 # whom to approach: a shipped name or a network's file
+    network: str | None = None                      # target: a shipped name or a file; none: the one for the data
     values: tuple[float, ...] = ()                  # to choose from; none: a dense range
-    sigmas: tuple[float, ...] = ()                  # noise levels; none: the 18-step EDM grid
     count: int = 1000                               # noisy images per level
     criterion: Literal["mse", "trajectory"] = "mse"     # error at noisy images, or cosine along the network's sampling
     seed: int = 0
@@ -34,38 +35,31 @@ def main(args: list[str]) -> None:
 
     from fpmc import presets
     from fpmc.core.sources import Source
-    from fpmc.data import load_images
-    from fpmc.learn.calibrate import calibrate, calibration
+    from fpmc.learn.calibrate import calibration
     from fpmc.networks import load_network
-    from fpmc.process import edm_grid
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import markdown, plain
+    from fpmc.study.levels import calibrate
 
-    images, network = config.images(), load_network(config.network)
-    try:
-        held_out = load_images(config.data, split="test")
-    except InputError as error:
-        raise InputError("calibration needs held-out images, and this data has no test split") from error
-    values = config.values or default_values(config.method, images.shape[1])
-    sigmas = check_sigmas(config.sigmas or edm_grid().tolist())
-    option = "tau" if config.method == "lukoianov" else "schedule"
-
-    source = Source(images)
+    policy = config.policy()
+    network, held_out = load_network(policy.network(config.network), device=config.device), policy.tuning
+    values, sigmas = config.values or default_values(config.method, policy.images.shape[1]), config.chosen(policy)
+    option, source = "tau" if config.method == "lukoianov" else "schedule", Source(policy.training)
 
     def make(value: float):
         return getattr(presets, config.method)(source, **{option: value})
 
-    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="calibrate")
+    identity = {**asdict(config), "sigmas": sigmas, "levels": None, "outdir": None}
+    run = RunDirectory(config.outdir, identity, command="calibrate", free=("device",))
     scores = []
     with progress_bar(config.method) as progress:
         for score in calibrate(
-            make, values, network, held_out,
-            sigmas=sigmas, count=config.count, criterion=config.criterion, seed=config.seed,
+            make, values, network, held_out, sigmas=sigmas, count=config.count, criterion=config.criterion,
+            seed=config.seed, device=config.device, folder=run.path,
         ):
             scores.append(score)
-            run.event(**asdict(score))
             progress(len(scores), len(values) * len(sigmas))
-    found = calibration(config.method, images.shape[1], config.criterion, scores)
+    found = calibration(config.method, policy.images.shape[1], config.criterion, scores)
     found.save(run.path / "schedule.json")
     best = found.schedule
     headers = ("σ", "best", "MSE", "± se", "cosine")
@@ -73,7 +67,10 @@ def main(args: list[str]) -> None:
         (f"{s.sigma:.4g}", f"{s.value:g}", f"{s.mse:.5f}", f"{s.mse_se:.5f}", f"{s.cosine:.4f}")
         for s in scores if best[s.sigma] == s.value
     ]
-    run.metrics({"schedule": {f"{sigma:.6g}": value for sigma, value in best.items()}})
+    run.metrics({
+        "schedule": {f"{sigma:.6g}": value for sigma, value in best.items()},
+        "scores": [asdict(score) for score in scores],
+    })
     run.write_text("table.md", markdown(headers, rows))
     with run.atomic("scores.png") as part:
         figure(found).savefig(part, dpi=150)
@@ -103,6 +100,7 @@ def figure(found: Calibration) -> Figure:
         points = [(s.value, s.mse) for s in found.scores if s.sigma == sigma]
         axes.semilogy(*zip(*points), color=colour, label=f"σ {sigma:.3g}")
         axes.plot(best[sigma], dict(points)[best[sigma]], "o", color=colour)
-    axes.set(xlabel="value", ylabel="mean squared error to the network", title=found.method)
+    what = "threshold τ" if found.method in ("pspc_flex", "lukoianov") else "patch size s, pixels"
+    axes.set(xlabel=what, ylabel="mean squared error to the network", title=found.method)
     axes.legend(fontsize="x-small", ncols=2)
     return drawing

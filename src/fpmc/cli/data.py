@@ -55,7 +55,7 @@ def augment(
     amount: float = 1.0,
     seed: int = 0,
     network: str | None = None,
-    steps: int = 18,
+    steps: int | None = None,
     split: Literal["train", "test"] = "train",
 ) -> None:
     """Write augmented images as an EDM zip, which does not tell of which image each was made.
@@ -68,14 +68,17 @@ def augment(
         amount: How many, in multiples of the images; 0.2 is 20 %, and 20 the most.
         seed: Decides what is drawn.
         network: Whose samples synthetic images are: a name or a file.
-        steps: Noise levels visited by the sampler of synthetic images.
+        steps: Noise levels visited by the sampler of synthetic images; by default 18 below 48 pixels a side, else 40.
         split: The part of the data set.
     """
     from fpmc import data
     from fpmc.augmentation import augment
+    from fpmc.study.policy import steps_for
 
+    images = data.load_images(source, split)
+    steps = steps_for(images.shape) if steps is None else steps
     sampler = {"network": network, "steps": steps} if network or kind == "synthetic" else {}
-    made = augment(data.load_images(source, split), kind, amount, seed, **sampler)
+    made = augment(images, kind, amount, seed, **sampler)
     path = data.pack(made, dest)
     print(f"{path}: {len(made)} images, {path.stat().st_size:,} bytes")
 

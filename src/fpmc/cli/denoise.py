@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from fpmc.cli.denoisers import parse_specs
-from fpmc.cli.options import SourceOptions, check_sigmas, parse, progress_bar
+from fpmc.cli.options import DeviceOptions, LevelOptions, SourceOptions, parse, progress_bar
 from fpmc.errors import InputError
+from fpmc.study.methods import need_images, parse_methods
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
+    from fpmc.images import ImageSet
+    from fpmc.study.policy import Policy
 
 USUAL = ("optimal", "wiener", "ls", "pspc_square")
 LEVELS = (5.3, 3.3, 1.9, 1.1, 0.58, 0.3, 0.14, 0.06)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SourceOptions):
+class Config(SourceOptions, LevelOptions, DeviceOptions):
     """Noise test images and denoise them: denoised.png along sigma, outputs.npz, a table of mean squared errors.
 
     Given noisy images, a file or a folder, it denoises these instead: their noise level is estimated unless --sigmas
@@ -48,25 +50,27 @@ def main(args: list[str]) -> None:
 
         denoise_noisy(config, config.noisy)
         return
-    specs, sigmas = parse_specs(config.denoiser or USUAL), check_sigmas(config.sigmas or LEVELS)
+    methods = parse_methods(config.denoiser or USUAL)
+    policy = config.policy() if need_images(methods) or config.input is None or config.levels else None
+    sigmas = config.chosen(policy, LEVELS)
 
     import numpy as np
     import torch
 
-    from fpmc.data import load_images
     from fpmc.metrics import load_samples
     from fpmc.report.run import RunDirectory
     from fpmc.sampling import initial_noise
 
-    first = slice(config.count)
-    clean = load_samples(config.input)[0][first] if config.input else load_images(config.data, "test").scaled(first)
-    source = config.source(config.images() if any(spec.loaded is None for spec in specs) else None)
-    denoisers = {spec.label(built := spec.build(source)): built for spec in specs}
+    clean = load_samples(config.input)[0] if config.input else _test(policy).scaled(slice(config.count))
+    clean = clean[: config.count]
+    source = config.source(policy.images if policy is not None and need_images(methods) else None)
+    built = [method.build(source, data=config.data, device=config.device) for method in methods]
+    denoisers = {method.title(denoiser): denoiser for method, denoiser in zip(methods, built)}
     channels, height, width = clean.shape[1:]
     noise = initial_noise(range(config.seed, config.seed + len(clean)), (channels, height, width)).float()
     noisy = torch.stack([clean + sigma * noise for sigma in sigmas])  # (levels, n, C, H, W)
 
-    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="denoise")
+    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="denoise", free=("device",))
     if config.augment:
         run.say(repr(source))
     outputs: dict[str, Tensor] = {}
@@ -74,7 +78,7 @@ def main(args: list[str]) -> None:
         for name, denoiser in denoisers.items():
             answers = []
             for z, sigma in zip(noisy, sigmas):
-                answers.append(denoiser(z, sigma))
+                answers.append(denoiser(z.to(config.device), sigma).cpu())
                 tell(len(outputs) * len(sigmas) + len(answers), len(denoisers) * len(sigmas))
             outputs[name] = torch.stack(answers)
 
@@ -85,6 +89,13 @@ def main(args: list[str]) -> None:
     picture = run.picture("denoised.png", picture_of(clean, noisy, outputs, sigmas))
     _report_errors(run, clean, outputs, sigmas)
     run.say(f"{picture}")
+
+
+def _test(policy: Policy | None) -> ImageSet:
+    assert policy is not None
+    if policy.test is None:
+        raise InputError(f"{policy.data} has no test split to denoise; give clean images as --input")
+    return policy.test
 
 
 def picture_of(clean: Tensor, noisy: Tensor, outputs: dict[str, Tensor], sigmas: tuple[float, ...]) -> Image:

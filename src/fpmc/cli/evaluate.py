@@ -26,7 +26,7 @@ class Config:
 
     samples: tyro.conf.Positional[tuple[str, ...]]  # what to judge, and the reference as the last one
     reference: str | None = None    # the reference by name; then all of the others are judged
-    outdir: Path | None = None      # also write a run directory: metrics.json, table.md
+    outdir: Path = Path("runs/evaluate")   # run directory to write: metrics.json, table.md
     json: bool = False              # print JSON instead of a table
 
 
@@ -101,9 +101,8 @@ def main(args: list[str]) -> None:
     }
     text = f"{plain(HEADERS, rows)}\n{count} images, against {reference}; ± is the standard error over images"
     print(json.dumps(found, indent=2) if config.json else text)
-    if config.outdir is not None:
-        settings = {key: value for key, value in asdict(config).items() if key not in ("outdir", "json")}
-        run = RunDirectory(config.outdir, settings, command="evaluate")
-        run.metrics(found)
-        run.note(text)
-        run.write_text("table.md", markdown(HEADERS, rows))
+    settings = {key: value for key, value in asdict(config).items() if key not in ("outdir", "json")}
+    run = RunDirectory(config.outdir, settings, command="evaluate", free=tuple(settings))
+    run.metrics(found)
+    run.note(text)
+    run.write_text("table.md", markdown(HEADERS, rows))

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fpmc.cli.denoisers import parse_specs
-from fpmc.cli.options import DataOptions, check_sigmas, parse
+from fpmc.cli.options import DataOptions, LevelOptions, parse
 from fpmc.errors import InputError
+from fpmc.study.methods import need_images, parse_methods
+
+LEVELS = (80, 5.3, 1.1, 0.3, 0.06, 0.002)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions):
+class Config(DataOptions, LevelOptions):
     """Print which kernel evaluates a denoiser at each noise level, why, and the predicted work and memory."""
 
     denoiser: tuple[str, ...] = ("pspc_square",)    # one or more, e.g. ls lukoianov:tau=0.02
-    sigmas: tuple[float, ...] = (80, 5.3, 1.1, 0.3, 0.06, 0.002)    # noise levels
+    sigmas: tuple[float, ...] = ()                  # noise levels; none: six from 80 to 0.002
     batch: int = 1                                  # noisy images per call
 
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "explain")
-    specs, sigmas = parse_specs(config.denoiser), check_sigmas(config.sigmas)
-    images = config.images() if any(spec.loaded is None for spec in specs) else None
-    for spec in specs:
-        denoiser = spec.build(images)
+    methods = parse_methods(config.denoiser)
+    images = config.images() if need_images(methods) or config.levels else None
+    sigmas = config.chosen(None if images is None else config.policy(images), LEVELS)
+    for text, method in zip(config.denoiser, methods):
+        denoiser = method.build(images, data=config.data)
         if not hasattr(denoiser, "explain"):
-            raise InputError(f"{spec.text} is a network; only analytic denoisers have a plan to explain")
-        print(spec.label(denoiser) + (f", {len(images)} images of {images.name}" if images is not None else ""))
+            raise InputError(f"{text} is a network; only analytic denoisers have a plan to explain")
+        print(method.title(denoiser) + (f", {len(images)} images of {images.name}" if images is not None else ""))
         for sigma in sigmas:
             print(denoiser.explain(sigma, batch=config.batch))  # pyright: ignore[reportFunctionMemberAccess]

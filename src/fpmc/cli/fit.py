@@ -8,24 +8,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fpmc.cli.options import SourceOptions, check_sigmas, parse, progress_bar
+from fpmc.cli.options import DeviceOptions, LevelOptions, SourceOptions, parse, progress_bar
 from fpmc.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fpmc.core.fpmc import FPMC
+    from fpmc.images import ImageSet
     from fpmc.learn.fit import Fit
+    from fpmc.report.run import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SourceOptions):
+class Config(SourceOptions, LevelOptions, DeviceOptions):
     """Fit how much say each patch size has at each noise level: a denoiser in --outdir/model, a table, a plot.
 
-    Each level is kept as it is done; interrupted, the same command goes on.
+    Each level is kept as it is done; interrupted, the same command resumes.
     """
 
-    outdir: Path                                    # run directory to write or to go on with
-    target: str = "clean"                           # clean images, which need no network, or a network to approach
+    outdir: Path = Path("runs/fit")                 # run directory to write or to resume
+    target: str = "clean"                           # clean images, which need no network, or a network's name or file
     shape: tuple[Literal["square", "ls", "flex", "lukoianov"], ...] = ("square",)   # of the patches
     sizes: tuple[float, ...] = ()                   # patch sizes or thresholds of one shape; none: five of each
     gaussian: bool = True                           # the Wiener filter takes part
@@ -34,7 +37,6 @@ class Config(SourceOptions):
     moved: bool = False                             # copies, moved or turned, join the sources: 6 to 7 times the images
     maps: str | None = None                         # for the shape flex: a file of `fpmc maps`, or "wiener"
     per: Literal["group", "channel", "pixel"] = "group"     # one weight per size, or one for each channel or pixel
-    sigmas: tuple[float, ...] = ()                  # noise levels; none: the 18-step EDM grid
     count: int = 512                                # noisy images per level
     seed: int = 0
 
@@ -42,26 +44,38 @@ class Config(SourceOptions):
 def main(args: list[str]) -> None:
     config = parse(Config, args, "fit")
 
-    import torch
-
-    from fpmc import presets
-    from fpmc.core.fpmc import FPMC
-    from fpmc.learn.fit import fit_level, labels, weigh
-    from fpmc.methods.multiscale import TEMPERATURES
     from fpmc.networks import load_network
-    from fpmc.networks.mapfile import load_maps
-    from fpmc.process import edm_grid
     from fpmc.report.run import RunDirectory
-    from fpmc.report.table import markdown, plain, plus_minus
+    from fpmc.study.levels import fit_levels, weighed
 
-    sigmas = check_sigmas(config.sigmas or edm_grid().tolist())
     if config.sizes and len(config.shape) > 1:
         raise InputError(f"--sizes go with one --shape, got {' '.join(config.shape)}; without --sizes each has its own")
-    target = "clean" if config.target == "clean" else load_network(config.target)
+    target = "clean" if config.target == "clean" else load_network(config.target, device=config.device)
     images = config.images()
+    sigmas = config.chosen(config.policy(images))
+    base = _collections(config, images)
+    identity = {**asdict(config), "sigmas": sigmas, "levels": None, "outdir": None}
+    run = RunDirectory(config.outdir, identity, command="fit", free=("device",))
+    options = {"count": config.count, "per": config.per, "seed": config.seed, "device": config.device}
+    fits: list[Fit] = []
+    with progress_bar("fit") as progress:
+        for fit in fit_levels(base, target, images, sigmas, folder=run.path, **options):
+            fits.append(fit)
+            progress(len(fits), len(sigmas))
+    weighed(base, fits, target).save_pretrained(run.path / "model")
+    _report(run, base, fits)
+    run.say(f"saved as {run.path / 'model'}")
+
+
+def _collections(config: Config, images: ImageSet) -> FPMC:
+    """The groups to weigh."""
+    from fpmc import presets
+    from fpmc.methods.multiscale import TEMPERATURES
+    from fpmc.networks.mapfile import load_maps
+
     source = config.source(images)
     assert source is not None
-    base = presets.multiscale(
+    return presets.multiscale(
         source,
         shape=config.shape,
         sizes=config.sizes or None,
@@ -71,24 +85,15 @@ def main(args: list[str]) -> None:
         moved=config.moved,
         maps=config.maps if config.maps in (None, "wiener") else load_maps(config.maps),  # pyright: ignore
     )
-    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="fit")
-    found: dict[float, Fit] = {}
-    with progress_bar("fit") as progress:
-        for index, sigma in enumerate(sigmas):
-            path = run.path / f"level-{index:02}.pt"
-            if path.exists():
-                found[sigma] = _read(path)
-            else:
-                found[sigma] = fit_level(
-                    base.at(sigma), sigma, target, images, count=config.count, per=config.per, seed=config.seed
-                )
-                with run.atomic(path.name) as part:
-                    torch.save(asdict(found[sigma]), part)
-            progress(index + 1, len(sigmas))
-    levels = {sigma: weigh(base.at(sigma), fit.weights) for sigma, fit in found.items()}
-    name = f"{base.name} fitted on {'clean images' if target == 'clean' else Path(config.target).stem}"
-    FPMC(levels, name=name, blend=True).save_pretrained(run.path / "model")
-    named = {sigma: labels(base.at(sigma)) for sigma in sigmas}
+
+
+def _report(run: RunDirectory, base: FPMC, fits: list[Fit]) -> None:
+    """metrics.json, table.md, weights.png, and the table on the terminal."""
+    from fpmc.learn.fit import labels
+    from fpmc.report.table import markdown, plain, plus_minus
+
+    found = {fit.sigma: fit for fit in fits}
+    named = {sigma: labels(base.at(sigma)) for sigma in found}
     weights = {sigma: dict(zip(named[sigma], common(fit), strict=True)) for sigma, fit in found.items()}
     names = sorted({name for each in named.values() for name in each}, key=in_order)
     headers = ("σ", "error", "best alone", "gain", *names)
@@ -114,18 +119,6 @@ def main(args: list[str]) -> None:
     with run.atomic("weights.png") as part:
         figure(found, weights, names).savefig(part, dpi=150)
     run.say(f"\n{plain(headers, rows)}\n\nmean squared error to the target, on noisy images not fitted on")
-    run.say(f"saved as {run.path / 'model'}")
-
-
-def _read(path: Path) -> Fit:
-    import torch
-
-    from fpmc.learn.fit import Fit
-
-    try:
-        return Fit(**torch.load(path, weights_only=True))
-    except Exception as error:                      # whatever a damaged file does
-        raise InputError(f"cannot go on from {path.name}: {error}; delete it to fit this level again") from error
 
 
 def common(fit: Fit) -> list[float]:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fpmc.cli.denoisers import parse_specs
-from fpmc.cli.options import check_sigmas
 from fpmc.errors import InputError
+from fpmc.study.methods import parse_methods
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,30 +36,30 @@ def denoise_noisy(config: Config, path: str) -> None:
 
     if config.input is not None:
         raise InputError(f"give noisy images ({path}) or clean ones (--input {config.input}), not both")
-    if len(config.sigmas) > 1:
-        raise InputError(f"noisy images have one noise level, got --sigmas {' '.join(map(str, config.sigmas))}")
-    told = check_sigmas(config.sigmas) if config.sigmas else None
-    specs = parse_specs(config.denoiser) if config.denoiser else None
-    images = config.images()
+    methods, images = parse_methods(config.denoiser) if config.denoiser else None, config.images()
+    told = config.chosen(config.policy(images)) if config.sigmas or config.levels else ()
+    if len(told) > 1:
+        raise InputError(f"noisy images have one noise level, got {' '.join(map(str, told))}")
     source = config.source(images)
     assert source is not None
     z = load_samples(path)[0][: config.count]
     if tuple(z.shape[1:]) != source.shape:
         raise InputError(f"{path} holds images of shape {tuple(z.shape[1:])}, the training images have {source.shape}")
-    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="denoise")
-    if told is None:
+    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="denoise", free=("device",))
+    if not told:
         sigmas = estimate_sigma(fit_gaussian(source), z)
         run.say("estimated noise levels: " + " ".join(f"{sigma:.3g}" for sigma in sigmas.tolist()))
     else:
         sigmas = torch.full((len(z),), told[0], dtype=torch.float64)
-    if specs is None:
-        denoisers: dict[str, Denoiser] = {"multi-scale": fitted(source, sigmas.tolist(), run)}
+    if methods is None:
+        denoisers: dict[str, Denoiser] = {"multi-scale": fitted(source, sigmas.tolist(), run, config.device)}
     else:
-        denoisers = {spec.label(built := spec.build(source)): built for spec in specs}
+        built = [method.build(source, data=config.data, device=config.device) for method in methods]
+        denoisers = {method.title(denoiser): denoiser for method, denoiser in zip(methods, built)}
     outputs: dict[str, Tensor] = {}
     with torch.no_grad():
         for name, denoiser in denoisers.items():
-            outputs[name] = denoiser(z, sigmas)
+            outputs[name] = denoiser(z.to(config.device), sigmas).cpu()
             for index, answer in enumerate(outputs[name]):
                 run.picture(f"{name}-{index}.png", to_picture(answer))
     with run.atomic("outputs.npz") as part:
@@ -71,19 +70,22 @@ def denoise_noisy(config: Config, path: str) -> None:
     run.say(f"{run.picture('denoised.png', grid)}")
 
 
-def fitted(source: Source, sigmas: Sequence[float], run: RunDirectory) -> Denoiser:
+def fitted(source: Source, sigmas: Sequence[float], run: RunDirectory, device: str) -> Denoiser:
     """A multi-scale collection for these noise levels, its weights fitted on the training images themselves."""
-    from fpmc.learn.fit import Fit, fit_response
+    from fpmc.learn.fit import NONE, Fit, labels
     from fpmc.presets import multiscale
+    from fpmc.study.levels import fit_response
 
     low, high = min(sigmas), max(sigmas)
     steps = math.ceil(math.log(high / low) / math.log(STEP)) if high > low else 0
     levels = [low * (high / low) ** (step / max(steps, 1)) for step in range(steps + 1)]
 
-    def tell(found: Fit) -> None:
-        weights = " ".join(f"{weight:.2f}" for weight in found.weights.tolist())
-        run.say(f"σ {found.sigma:.3g}: weights {weights}, expected error {found.error:.4f} ± {found.error_se:.4f}")
+    collections, images = multiscale(source), source.parts[0]
 
-    images = source.parts[0]
+    def tell(found: Fit) -> None:
+        named = sorted(zip(found.weights.tolist(), labels(collections.at(found.sigma))), reverse=True)
+        weights = ", ".join(f"{name} {weight:.2f}" for weight, name in named if weight > NONE)
+        run.say(f"σ {found.sigma:.3g}: expected error {found.error:.4f} ± {found.error_se:.4f}; weights: {weights}")
+
     count = min(FITTED_ON, len(images))
-    return fit_response(multiscale(source), "clean", images, sigmas=levels, count=count, progress=tell)
+    return fit_response(collections, "clean", images, sigmas=levels, count=count, progress=tell, device=device)

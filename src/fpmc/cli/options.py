@@ -6,28 +6,35 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
-from fpmc.cli.denoisers import read_value
 from fpmc.errors import InputError
+from fpmc.report.table import clock
+from fpmc.study.methods import read_value
 
 if TYPE_CHECKING:
     from fpmc.core.sources import Source
     from fpmc.images import ImageSet
+    from fpmc.study.policy import Policy
 
 C = TypeVar("C")
 MOST_SEEDS = 1_000_000
+MINUTE = 60                         # seconds between lines where there is no terminal
 
 
 def parse(config: type[C], args: list[str], command: str) -> C:
     """A frozen dataclass from the command line; its docstring and trailing comments are the help."""
     description = inspect.getdoc(config)
-    return tyro.cli(config, args=args, prog=f"fpmc {command}", description=description, use_underscores=True)
+    found = tyro.cli(config, args=args, prog=f"fpmc {command}", description=description, use_underscores=True)
+    if isinstance(found, DeviceOptions) and found.device != "cpu":
+        check_device(found.device)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +50,31 @@ class DataOptions:
             raise InputError(f"max_size must be at least 1, got {self.max_size}")
         images = load_images(self.data)
         return images if self.max_size is None else images.subset(slice(self.max_size))
+
+    def policy(self, images: ImageSet | None = None) -> Policy:
+        """What is settled for the training images."""
+        from fpmc.study.policy import Policy
+
+        return Policy(self.images() if images is None else images, self.data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions:
+    device: str = "cpu"             # where networks and denoisers compute, e.g. cuda
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelOptions:
+    sigmas: tuple[float, ...] = ()  # noise levels; none: those of sampling
+    levels: str | None = None       # or their numbers among those of sampling, 0 being the noisiest, e.g. 7-12
+
+    def chosen(self, policy: Policy | None, usual: Sequence[float] = ()) -> tuple[float, ...]:
+        """The noise levels asked for, else the usual ones, else those of sampling, noisiest first."""
+        if self.levels is None or policy is None:
+            return check_sigmas(self.sigmas or usual or (policy.grid if policy is not None else ()))
+        if self.sigmas:
+            raise InputError(f"give --sigmas or --levels, not both; got {self.sigmas} and {self.levels!r}")
+        return check_sigmas(policy.numbered(parse_numbers(self.levels, "levels")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,21 +108,22 @@ class SourceOptions(DataOptions):
 class SamplerOptions:
     seeds: str = "0-15"             # one sample each, e.g. 0-63,70
     batch: int = 16                 # samples computed together and saved together
-    steps: int = 18                 # noise levels visited
+    steps: int | None = None        # noise levels visited; none: 18 below 48 pixels a side, 40 from there on
     sigma_min: float = 0.002        # lowest noise level
     sigma_max: float = 80           # highest noise level, where sampling starts
     rho: float = 7                  # how the levels crowd at the low end
     solver: Literal["heun", "euler", "ddim"] = "heun"   # of the ODE; ddim is euler by its other name
     process: Literal["edm", "vp-linear", "vp-cosine", "flow"] = "edm"   # whose times to visit; the above are EDM's
 
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments of `fpmc.sample` that decide a sample, checked."""
+    def settings(self, shape: tuple[int, int, int]) -> dict[str, Any]:
+        """The keyword arguments of `fpmc.sample` that decide a sample of this shape, checked."""
         from fpmc.process import VP, Flow
         from fpmc.sampling import levels_of
+        from fpmc.study.policy import steps_for
 
         processes = {"edm": None, "vp-linear": VP("linear"), "vp-cosine": VP("cosine"), "flow": Flow()}
         levels = {
-            "steps": self.steps,
+            "steps": steps_for(shape) if self.steps is None else self.steps,
             "sigma_min": self.sigma_min,
             "sigma_max": self.sigma_max,
             "rho": self.rho,
@@ -104,18 +137,39 @@ class SamplerOptions:
 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Seeds as EDM writes them: "0-63,70" is 0 … 63 and 70."""
-    seeds: list[int] = []
+    from fpmc.sampling import check_seeds
+
+    return check_seeds(parse_numbers(text, "seeds"))
+
+
+def parse_numbers(text: str, what: str) -> list[int]:
+    """Whole numbers and ranges of them, separated by commas."""
+    numbers: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if found is None:
-            raise InputError(f"cannot read seeds {text!r} at {part!r}; write them like 0-63,70")
+            raise InputError(f"cannot read {what} {text!r} at {part!r}; write them like 0-63,70")
         first, last = int(found[1]), int(found[2] or found[1])
         if last < first or last - first >= MOST_SEEDS:
-            raise InputError(f"seeds {part!r} must go up, and by less than {MOST_SEEDS:,}")
-        seeds += range(first, last + 1)
-    from fpmc.sampling import check_seeds
+            raise InputError(f"{what} {part!r} must go up, and by less than {MOST_SEEDS:,}")
+        numbers += range(first, last + 1)
+    return numbers
 
-    return check_seeds(seeds)
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch does not have here, with the way out."""
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"--device {name!r} is no device of torch; use cpu, cuda or cuda:1") from error
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise InputError(
+            f"--device {name}: torch {torch.__version__} finds {count or 'no'} CUDA devices here; use --device cpu, "
+            "or install a torch that is built for your GPU"
+        )
 
 
 def check_sigmas(sigmas: Iterable[float]) -> tuple[float, ...]:
@@ -130,16 +184,39 @@ def check_sigmas(sigmas: Iterable[float]) -> tuple[float, ...]:
 
 
 @contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the time left, on a terminal; yields what long work calls with (done, total)."""
+def progress_bar(label: str, **look: Any) -> Iterator[Callable[..., None]]:
+    """A bar with the time left on a terminal, a line a minute elsewhere.
+
+    Yields what long work calls with (done, total), and perhaps what it is at; look: settings of the bar.
+    """
     from tqdm import tqdm
 
-    with tqdm(desc=label, unit="step", file=sys.stderr, disable=None, dynamic_ncols=True) as bar:
+    if not sys.stderr.isatty():
+        yield _lines(label)
+        return
+    with tqdm(desc=label, unit="step", file=sys.stderr, dynamic_ncols=True, **look) as bar:
 
-        def tell(done: int, total: int) -> None:
+        def tell(done: float, total: float, at: str = label) -> None:
             if bar.total != total:  # what an earlier sitting has done does not count for the speed
                 bar.reset(total)
-                bar.initial = bar.n = done - 1
+                bar.initial = bar.n = max(0, done - 1)
+            bar.set_description(at, refresh=False)
             bar.update(done - bar.n)
 
         yield tell
+
+
+def _lines(label: str) -> Callable[..., None]:
+    """Progress for a log: a line a minute on stderr."""
+    began = said = time.monotonic()
+    first: float | None = None
+
+    def tell(done: float, total: float, at: str = label) -> None:
+        nonlocal first, said
+        now, first = time.monotonic(), done if first is None else first
+        if now >= said + MINUTE and done > first:
+            left = (now - began) * (total - done) / (done - first)
+            print(f"{at}: {done / total:.0%} after {clock(now - began)}, about {clock(left)} left", file=sys.stderr)
+            said = now
+
+    return tell

@@ -1,37 +1,36 @@
-"""fpmc reproduce: figures and tables of the paper, from cached steps, on one page."""
+"""fpmc reproduce: figures and tables of the paper, from cached tasks, on one page."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from fpmc.cli.options import DataOptions, parse
+from fpmc.cli.options import DataOptions, DeviceOptions, parse, progress_bar
 from fpmc.errors import InputError
 from fpmc.study.paper import EXPERIMENTS, choose
 
 if TYPE_CHECKING:
     from fpmc.report.run import RunDirectory
-    from fpmc.study.experiment import Experiment
     from fpmc.study.graph import Cache
     from fpmc.study.lab import Lab
+    from fpmc.study.paper import Experiment
     from fpmc.study.reproduce import Forecast
 
-MOST_JOBS = 8                                       # a step may take a gigabyte
+MOST_JOBS = 8                                       # a task may take a gigabyte
+BAR = "{l_bar}{bar}| {elapsed} gone, {remaining} left"      # in seconds of predicted work
 OWN = ("names", "list", "dry_run", "outdir", "cache", "jobs")  # these decide no number
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions):
+class Config(DataOptions, DeviceOptions):
     """Figures and tables of the paper, with its published values beside ours: --outdir/index.html and files.
 
-    Interrupted, the same command goes on; what exists is not computed again, what changed is. Commands with the same
+    Interrupted, the same command resumes; what exists is not computed again, what changed is. Commands with the same
     --cache share the work, on one machine or on several.
     """
 
@@ -46,15 +45,14 @@ class Config(DataOptions):
     methods: tuple[str, ...] = ()                   # only these rows of the results, e.g. ls pspc_flex soft
     points: int | None = None                       # noisy images per level in figures of errors, not the scale's
     seeds: int | None = None                        # samples of each denoiser, not the scale's
-    dear_points: int | None = None                  # of --points at most so many for ELS and Lukoianov
-    dear_seeds: int | None = None                   # samples of these two
+    expensive_points: int | None = None             # of --points at most so many for ELS and Lukoianov
+    expensive_seeds: int | None = None              # samples of these two
     synthetic: int | None = None                    # synthetic images at most, not the scale's
     fit: int | None = None                          # noisy images per level that multi-scale weights are fitted on
-    outdir: Path = Path("runs/reproduce")           # run directory to write or to go on with
-    cache: Path | None = None                       # where results of steps are kept; none: --outdir/cache
+    outdir: Path = Path("runs/reproduce")           # run directory to write or to resume
+    cache: Path | None = None                       # where results of tasks are kept; none: --outdir/cache
     jobs: int | None = None                         # processes side by side; none: one per core, 8 at most; GPU: one
-    device: str = "cpu"                             # of networks and denoisers
-    dry_run: bool = False                           # print the steps, their time and memory, and stop
+    dry_run: bool = False                           # print the tasks, their time and memory, and stop
 
 
 def main(args: list[str]) -> None:
@@ -87,7 +85,7 @@ def main(args: list[str]) -> None:
     free = tuple(name for name in settings if name not in ("data", "scale"))
     run = RunDirectory(config.outdir, settings | {"names": names}, command="reproduce", free=(*free, "names"))
     cache = Cache(_place(config), run.say)
-    with _bar() as progress:
+    with progress_bar("reproduce", bar_format=BAR) as progress:
         if jobs > 1:
             _side_by_side(config, jobs, lab, experiments, cache, run, progress)
         exhibits = reproduce(lab, experiments, run, cache, command=command_of(config), progress=progress)
@@ -99,11 +97,12 @@ def main(args: list[str]) -> None:
 def _open(config: Config) -> tuple[Lab, list[Experiment]]:
     """What the settings ask for; what cannot be used is refused here."""
     from fpmc.learn.fit import FOLDS
-    from fpmc.study.experiment import load
     from fpmc.study.lab import Lab
+    from fpmc.study.paper import load
     from fpmc.study.scale import SCALES
 
-    least = dict.fromkeys(("points", "seeds", "dear_points", "dear_seeds", "synthetic"), 2) | {"fit": 2 * FOLDS}
+    counted = ("points", "seeds", "expensive_points", "expensive_seeds", "synthetic")
+    least = dict.fromkeys(counted, 2) | {"fit": 2 * FOLDS}
     changes = {name: value for name in least if (value := getattr(config, name)) is not None}
     if wrong := [name for name, value in changes.items() if value < least[name]]:
         raise InputError(f"{wrong[0]} {changes[wrong[0]]}: at least {least[wrong[0]]} are needed")
@@ -121,50 +120,50 @@ def _place(config: Config) -> Path:
 
 def _side_by_side(
     config: Config, jobs: int, lab: Lab, experiments: Sequence[Experiment], cache: Cache, run: RunDirectory,
-    progress: Callable[[str, float, float], object],
+    progress: Callable[[float, float, str], object],
 ) -> None:
-    """Compute all steps in several processes."""
+    """Compute all tasks in several processes."""
     import torch
 
     from fpmc.cli.jobs import share
-    from fpmc.study.reproduce import predicted, steps_of
+    from fpmc.study.reproduce import predicted, tasks_of
 
-    seconds, done = predicted(lab, steps_of(experiments), cache), 0.0
+    seconds, done = predicted(lab, tasks_of(experiments), cache), 0.0
     for key, name, spent in share(_worker, config, range(jobs), jobs=jobs, threads=torch.get_num_threads()):
         done += seconds.get(key, 0.0)
         run.note(f"{name}: {spent:.1f} s")
-        progress(name, done, sum(seconds.values()))
+        progress(done, sum(seconds.values()), name)
 
 
 def _worker(config: Config) -> Callable[[int], Iterator[tuple[str, str, float]]]:
     from fpmc.study.graph import Cache, Results
-    from fpmc.study.graph import run as run_steps
-    from fpmc.study.reproduce import steps_of
+    from fpmc.study.graph import run as run_tasks
+    from fpmc.study.reproduce import tasks_of
 
     lab, experiments = _open(config)
 
     def work(_: int) -> Iterator[tuple[str, str, float]]:
-        for step, result, cached in run_steps(steps_of(experiments), lab, Cache(_place(config)), Results()):
+        for task, result, cached in run_tasks(tasks_of(experiments), lab, Cache(_place(config)), Results()):
             if not cached:
-                yield step.key, step.name, result.seconds
+                yield task.key, task.name, result.seconds
 
     return work
 
 
-def table_of(steps: list[Forecast], jobs: int) -> str:
-    """The forecast as a table: each kind of step in one process, and all of them in so many processes."""
-    from fpmc.report.table import plain
-    from fpmc.study.reproduce import clock
+def table_of(kinds: list[Forecast], jobs: int) -> str:
+    """The forecast as a table: each kind of task in one process, and all of them in so many processes."""
+    from fpmc.report.table import clock, plain
 
     rows = [
-        (step.kind, str(step.units), str(step.cached), clock(step.seconds), f"{step.memory / 2**20:,.0f} MiB")
-        for step in steps
+        (each.kind, str(each.units), str(each.cached), clock(each.seconds), f"{each.memory / 2**20:,.0f} MiB")
+        for each in kinds
     ]
-    units, cached = sum(step.units for step in steps), sum(step.cached for step in steps)
-    memory = max((step.memory for step in steps), default=0.0)
-    together, seconds = f"all, in {jobs} processes" if jobs > 1 else "all", sum(step.seconds for step in steps) / jobs
+    units, cached = sum(each.units for each in kinds), sum(each.cached for each in kinds)
+    memory = max((each.memory for each in kinds), default=0.0)
+    together, seconds = f"all, in {jobs} processes" if jobs > 1 else "all", sum(each.seconds for each in kinds) / jobs
     rows.append((together, str(units), str(cached), clock(seconds), f"{jobs * memory / 2**20:,.0f} MiB"))
-    return plain(("steps", "units", "done", "predicted", "memory"), rows)
+    note = "predicted from speeds measured just now; other work on this machine makes them longer than they will be"
+    return f"{plain(('tasks', 'units', 'done', 'predicted', 'memory'), rows)}\n{note}"
 
 
 def command_of(config: Config) -> str:
@@ -175,19 +174,3 @@ def command_of(config: Config) -> str:
         if field.name not in OWN and value != field.default:
             words += [f"--{field.name}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
     return shlex.join(words)
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[str, float, float], None]]:
-    """A bar in seconds of predicted work, on a terminal."""
-    from tqdm import tqdm
-
-    shape = "{l_bar}{bar}| {elapsed} gone, {remaining} left"
-    with tqdm(bar_format=shape, file=sys.stderr, disable=None, dynamic_ncols=True) as bar:
-
-        def tell(name: str, done: float, total: float) -> None:
-            bar.total = total
-            bar.set_description(name, refresh=False)
-            bar.update(done - bar.n)
-
-        yield tell

@@ -6,45 +6,54 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fpmc.cli.denoisers import parse_spec
-from fpmc.cli.options import SamplerOptions, SourceOptions, parse, parse_seeds, progress_bar
+from fpmc.cli.options import DeviceOptions, SamplerOptions, SourceOptions, parse, parse_seeds, progress_bar
+from fpmc.study.methods import parse_method
 
 WIDE = 8  # samples a row of the picture
+UNFITTED = (
+    "warning: all groups of this multi-scale collection have the same weight, and such samples copy training images; "
+    "fit the weights first (fpmc fit), then sample the denoiser it saves (--denoiser runs/fit/model)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SamplerOptions, SourceOptions):
+class Config(SamplerOptions, SourceOptions, DeviceOptions):
     """Generate images with one denoiser: samples.npy (float32, unclipped), grid.png, metrics.json.
 
-    Interrupted, the same command goes on; with more --seeds it adds to what is there.
+    Interrupted, the same command resumes; with more --seeds it adds to what is there.
     """
 
-    outdir: Path                    # run directory to write or to go on with
+    outdir: Path = Path("runs/sample")  # run directory to write or to resume
     denoiser: str = "pspc_square"   # optimal, wiener, ls, els, pspc_square, pspc_flex, lukoianov:tau=0.02, a network
 
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "sample")
-    seeds, spec, settings = parse_seeds(config.seeds), parse_spec(config.denoiser), config.settings()
+    seeds, method = parse_seeds(config.seeds), parse_method(config.denoiser)
 
-    from fpmc.metrics import nearest
     from fpmc.report.grid import image_grid
     from fpmc.report.run import RunDirectory
-    from fpmc.report.samples import sample_into
+    from fpmc.study.samples import copies, sample_into
 
-    images = config.images() if spec.loaded is None else None
+    images = config.images() if method.loaded is None else None
     source = config.source(images)
-    denoiser = spec.build(source)
-    label = spec.label(denoiser)
+    denoiser: Any = method.build(source, data=config.data, device=config.device)
+    settings = config.settings(denoiser.shape)
+    label = method.title(denoiser)
     identity = {key: value for key, value in asdict(config).items() if key != "outdir"} | {
+        "steps": settings["steps"],
         "data_checksum": images.checksum() if images is not None else None,
-        "denoiser_checksum": spec.checksum(),
+        "denoiser_checksum": method.checksum(),
     }
-    run = RunDirectory(config.outdir, identity, command="sample", free=("seeds", "batch"))
+    run = RunDirectory(config.outdir, identity, command="sample", free=("seeds", "batch", "device"))
     if config.augment:
         run.say(repr(source))
+    if method.preset == "multiscale":
+        run.say(UNFITTED)
     with progress_bar(label) as progress:
-        out = sample_into(run, denoiser, seeds=seeds, batch=config.batch, progress=progress, **settings)
+        out = sample_into(
+            run, denoiser, seeds=seeds, batch=config.batch, progress=progress, device=config.device, **settings
+        )
 
     made_of = "" if images is None else ", " + " + ".join([f"{len(images)} images of {images.name}", *config.augment])
     rows = {f"seed {seeds[i]} …": out.images[i : i + WIDE] for i in range(0, len(seeds), WIDE)}
@@ -52,9 +61,10 @@ def main(args: list[str]) -> None:
     run.say(f"{len(seeds)} samples of {label}{made_of}: {out.nfe} evaluations each, {out.seconds:.1f} s in all")
     found: dict[str, Any] = {"images": len(seeds), "nfe": out.nfe, "seconds": out.seconds}
     if images is not None:
-        distance = nearest(out.images, images).distance
-        found["nearest_training_image"] = distance
+        distance, copied = copies(out.images, images)
+        found |= {"nearest_training_image": distance, "copies": copied}
         least, mean = distance.min(), distance.mean()
         run.say(f"root mean square distance to the nearest training image: {mean:.4f} on average, {least:.4f} at least")
+        run.say(f"copies, samples within one grey level of a training image: {copied}")
     run.metrics(found)
     run.say(f"{picture}")

@@ -1,10 +1,9 @@
-"""Hyper-parameter schedules s(t), τ(t) found against a network (App. C.1)."""
+"""Hyper-parameter schedules s(t), τ(t) found against a network, one noise level at a time (App. C.1)."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Literal
@@ -17,8 +16,10 @@ from fpmc.errors import InputError
 from fpmc.files import atomic
 from fpmc.images import ImageSet
 from fpmc.methods.schedules import METHODS, Table, read_table
+from fpmc.methods.table1 import nearest
+from fpmc.metrics import standard_error
 from fpmc.presets import mixture
-from fpmc.process import Denoiser, edm_grid
+from fpmc.process import Denoiser
 from fpmc.sampling import sample
 
 Criterion = Literal["mse", "trajectory"]
@@ -82,54 +83,33 @@ def forward_points(held_out: ImageSet, sigma: float, count: int, seed: int = 0) 
 
 
 def trajectory_points(
-    network: Denoiser, shape: tuple[int, int, int], sigmas: Sequence[float], count: int, seed: int = 0
+    network: Denoiser, shape: tuple[int, int, int], sigmas: Sequence[float], count: int, seed: int = 0, **sampling: Any
 ) -> dict[float, Tensor]:
-    """Where the network's own sampling (18 steps of EDM's grid) is at the level nearest to each σ: (count, C, H, W)."""
-    path = sample(network, seeds=range(seed, seed + count), shape=shape, trajectory=True)
+    """Where the network is in its own sampling (settings of `sample`) at the level nearest to each σ: (count, …)."""
+    path = sample(network, seeds=range(seed, seed + count), shape=shape, trajectory=True, **sampling)
     assert path.trajectory is not None
-    passed = torch.tensor(path.sigmas[:-1]).log()
-    return {sigma: path.trajectory[int((passed - math.log(sigma)).abs().argmin())] for sigma in sigmas}
+    place = {level: index for index, level in enumerate(path.sigmas[:-1])}
+    return {sigma: path.trajectory[place[nearest(place, sigma)]] for sigma in sigmas}
 
 
-def calibrate(
-    make: Callable[[float], FPMC],
-    values: Sequence[float],
-    network: Denoiser,
-    held_out: ImageSet,
-    *,
-    sigmas: Sequence[float] | None = None,
-    count: int = 1000,
-    criterion: Criterion = "mse",
-    seed: int = 0,
-) -> Iterator[Score]:
-    """Try every value of a hyper-parameter at every noise level against the network (App. C.1).
-
-    make: the method with one value everywhere, e.g. `lambda s: presets.ls(source, schedule=s)`; with one `Source` for
-    all of them, patch sizes share their work. "mse" asks at noisy held-out images, "trajectory" along the network's own
-    sampling.
-    """
-    if not values:
-        raise InputError("no values to choose from; give at least one patch size or threshold")
-    if criterion not in ("mse", "trajectory"):
-        raise InputError(f"criterion {criterion!r} is unknown; use 'mse' or 'trajectory'")
-    levels = [float(sigma) for sigma in (edm_grid().tolist() if sigmas is None else sigmas)]
-    along = trajectory_points(network, held_out.shape, levels, count, seed) if criterion == "trajectory" else {}
-    candidates = [make(value) for value in values]
-    together = mixture(*candidates)
-    for sigma in levels:
-        z = along[sigma] if criterion == "trajectory" else forward_points(held_out, sigma, count, seed)
-        with torch.no_grad():
-            target = torch.cat([network(part, sigma) for part in z.split(BATCH)])
-        if all(len(denoiser.at(sigma).groups) == 1 for denoiser in candidates):
-            parts = [together.at(sigma).answers(part, sigma, candidates[0].settings) for part in z.split(BATCH)]
+def score_level(candidates: Mapping[float, FPMC], network: Denoiser, z: Tensor, sigma: float) -> list[Score]:
+    """Every value of a hyper-parameter at one noise level: how near its denoiser is to the network (App. C.1)."""
+    denoisers = list(candidates.values())
+    with torch.no_grad():
+        target = torch.cat([network(part, sigma) for part in z.split(BATCH)])
+        if all(len(denoiser.at(sigma).groups) == 1 for denoiser in denoisers):
+            together = mixture(*denoisers).at(sigma)    # patch sizes share their work
+            parts = [together.answers(part, sigma, denoisers[0].settings) for part in z.split(BATCH)]
         else:
-            parts = [[denoiser(part, sigma) for denoiser in candidates] for part in z.split(BATCH)]
-        for value, *answers in zip(values, *parts):
-            answer = torch.cat(answers)
-            error = (answer - target).square().flatten(1).mean(1).double()     # (count,)
-            cosine = torch.cosine_similarity((z - answer).flatten(1), (z - target).flatten(1))
-            spread = error.std().item() / math.sqrt(len(error)) if len(error) > 1 else math.nan
-            yield Score(sigma, float(value), error.mean().item(), spread, cosine.mean().item())
+            parts = [[denoiser(part, sigma) for denoiser in denoisers] for part in z.split(BATCH)]
+    scores = []
+    for value, *answers in zip(candidates, *parts):
+        answer = torch.cat(answers)
+        error = (answer - target).square().flatten(1).mean(1).double()         # (count,)
+        cosine = torch.cosine_similarity((z - answer).flatten(1), (z - target).flatten(1))
+        mse, spread = error.mean().item(), standard_error(error)
+        scores.append(Score(sigma, float(value), mse, spread, cosine.mean().item()))
+    return scores
 
 
 def calibration(method: str, resolution: int, criterion: Criterion, scores: Sequence[Score]) -> Calibration:

@@ -1,20 +1,20 @@
-"""Soft Q and R: learned end to end against a network, level by level (Sections 4.1, 4.2, App. C.3)."""
+"""Soft Q and R of one noise level, learned end to end against a network (Sections 4.1, 4.2, App. C.3)."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fpmc import engine
 from fpmc.core.collection import Collection
-from fpmc.core.fpmc import FPMC
 from fpmc.core.gaussian import Gaussian
 from fpmc.core.group import Group
 from fpmc.core.precision import Precisions
@@ -24,14 +24,13 @@ from fpmc.engine.gradients import Fixed, loss_and_gradients
 from fpmc.errors import InputError
 from fpmc.files import atomic
 from fpmc.images import ImageSet
-from fpmc.process import edm_grid
+from fpmc.process import Denoiser
 
-Denoiser = Callable[[Tensor, float], Tensor]
 NEUTRAL = 0.01                                          # what entries raised from 0 may change, in nats or shares
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Tuning:
     """How to fine-tune; the defaults are the paper's (App. C.3) where it says."""
 
     learn: tuple[str, ...] = ("q", "r")
@@ -39,7 +38,7 @@ class Recipe:
     batch: int = 256
     rate: float = 0.05                                  # AdamW, β = 0.9, 0.999, ε = 1e-8
     decay: float = 0.01                                 # of log q and log r, so towards 1, not towards 0
-    decay_from: float = 1.92                            # noise level from which decay is on: 4.37 on FFHQ, 8.03 on AFHQ
+    decay_from: float = math.inf                        # noise level from which decay is on; `Policy` knows it
     floor_q: float | None = None                        # zeros of q start here; None: neutral; 0: zeros stay 0
     floor_r: float | None = None                        # zeros of r likewise; the paper's is 1e-3 for both
     monte_carlo: int | None = None                      # images drawn for each step instead of the whole source
@@ -63,14 +62,14 @@ class Recipe:
 
 
 # Two cores: zeros stay 0, which makes a step several times cheaper, and a lower rate makes up for the small batch.
-LAPTOP = Recipe(
+LAPTOP = Tuning(
     steps=60, batch=24, rate=0.02, monte_carlo=1000, floor_q=0.0, floor_r=0.0,
     validate_every=20, validation=96, validation_source=2000, patience=3,
 )
 
 
 @dataclass(frozen=True)
-class Progress:
+class TuningStep:
     """One step of one noise level."""
 
     sigma: float
@@ -85,7 +84,7 @@ class Level:
     """Soft q and r of one noise level, on their way; estimators with a Gaussian source stay as they are."""
 
     sigma: float
-    recipe: Recipe
+    tuning: Tuning
     log_q: Tensor                                       # θ (L, C or 1, H, W); −inf: fixed at 0
     log_r: Tensor                                       # φ
     source: Source
@@ -101,7 +100,7 @@ class Level:
 
     @classmethod
     def start(
-        cls, collection: Collection, sigma: float, recipe: Recipe, device: str | torch.device = "cpu"
+        cls, collection: Collection, sigma: float, tuning: Tuning, device: str | torch.device = "cpu"
     ) -> Level:
         """θ = log max(q, floor), φ = log max(r, floor): the binary collection, nearly or exactly (App. C.3)."""
         fixed = tuple(group for group in collection.groups if isinstance(group.source, Gaussian))
@@ -115,12 +114,12 @@ class Level:
                 f"{len(sources)} sources to learn from in groups of {', '.join(kinds)}"
             )
         q, r = _joined([group.q.dense() for group in learned]), _joined([group.response() for group in learned])
-        floor_q = neutral_floor_q(collection.shape, sigma) if recipe.floor_q is None else recipe.floor_q
-        floor_r = NEUTRAL * collection.total.min().item() / len(r) if recipe.floor_r is None else recipe.floor_r
-        learns_q, learns_r = "q" in recipe.learn, "r" in recipe.learn
+        floor_q = neutral_floor_q(collection.shape, sigma) if tuning.floor_q is None else tuning.floor_q
+        floor_r = NEUTRAL * collection.total.min().item() / len(r) if tuning.floor_r is None else tuning.floor_r
+        learns_q, learns_r = "q" in tuning.learn, "r" in tuning.learn
         return cls(
             sigma,
-            recipe,
+            tuning,
             (q.clamp(min=floor_q) if learns_q else q).log().to(device),
             (r.clamp(min=floor_r) if learns_r else r).log().to(device),
             source,
@@ -130,9 +129,9 @@ class Level:
 
     @property
     def free(self) -> tuple[str, ...]:
-        """Which of the recipe's q and r can change an answer: where one estimator alone answers, its r cancels."""
+        """Which of those to learn can change an answer: where one estimator alone answers, its r cancels."""
         alone = not self.fixed and bool((self.log_r > -math.inf).sum(0).eq(1).all())
-        return tuple(name for name in self.recipe.learn if not (name == "r" and alone))
+        return tuple(name for name in self.tuning.learn if not (name == "r" and alone))
 
     @property
     def collection(self) -> Collection:
@@ -155,25 +154,24 @@ class Level:
         """What the estimators that are not learned say."""
         if not self.fixed:
             return None
-        plan = engine.make_plan(self.fixed, engine.Call(self.sigma, len(z), z.dtype, z.device.type))
+        plan = engine.make_plan(self.fixed, engine.Call.of(z, self.sigma))
         total = torch.stack([group.total().expand(z.shape[1:]) for group in self.fixed]).sum(0)
-        return Fixed(engine.denoise(self.fixed, plan, z, torch.ones(())), total)
+        return Fixed(engine.denoise(plan, z, torch.ones(z.shape[1:])), total)
 
     def save(self, path: Path, optimiser: torch.optim.Optimizer) -> None:
-        """Everything needed to go on."""
+        """Everything needed to resume."""
         state = {name: getattr(self, name) for name in _STATE} | {"optimiser": optimiser.state_dict()}
         with atomic(path) as part:
             torch.save(state, part)
 
     def load(self, path: Path, optimiser: torch.optim.Optimizer | None = None) -> None:
         """Take over what `save` wrote."""
-        try:
-            state = torch.load(path, map_location=self.log_q.device, weights_only=True)
-            momenta = state.pop("optimiser")
-            if optimiser is not None:
-                optimiser.load_state_dict(momenta)
-        except Exception as error:                      # whatever a damaged file does
-            raise InputError(f"cannot resume from {path.name}: {error}; delete it to start this level again") from error
+        state = read_state(path, self.log_q.device)
+        if state.pop("sigma") != self.sigma:
+            raise InputError(f"cannot resume from {path.name}: it is another noise level's; delete it")
+        momenta = state.pop("optimiser")
+        if optimiser is not None:
+            optimiser.load_state_dict(momenta)
         for name, value in state.items():
             if isinstance(value, Tensor) and name in ("log_q", "log_r"):
                 getattr(self, name).data.copy_(value)
@@ -181,7 +179,16 @@ class Level:
                 setattr(self, name, value)
 
 
-_STATE = ("log_q", "log_r", "step", "baseline", "best", "best_step", "best_log_q", "best_log_r", "history")
+_STATE = ("sigma", "log_q", "log_r", "step", "baseline", "best", "best_step", "best_log_q", "best_log_r", "history")
+
+
+def read_state(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
+    """A level's checkpoint."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+        return {name: state[name] for name in (*_STATE, "optimiser")}
+    except Exception as error:                          # whatever a damaged file does
+        raise InputError(f"cannot resume from {path.name}: {error}; delete it to start this level again") from error
 
 
 def neutral_floor_q(shape: tuple[int, int, int], sigma: float) -> float:
@@ -196,49 +203,49 @@ def train_level(
     images: ImageSet,
     held_out: ImageSet,
     checkpoint: Path | None = None,
-) -> Iterator[Progress]:
+) -> Iterator[TuningStep]:
     """Minimise Eq. "obj" at one noise level; a record for each step. Resumes from `checkpoint` where there is one.
 
     The work is done where the level's q and r are; the network answers there too.
-    Everything random depends on (seed, σ, step) alone, so an interrupted run goes on as if it had not been.
+    Everything random depends on (seed, σ, step) alone, so an interrupted run resumes as if it had not been.
     """
-    recipe, sigma = level.recipe, level.sigma
+    tuning, sigma = level.tuning, level.sigma
     free = level.free
-    decay = recipe.decay if sigma >= recipe.decay_from * 0.999 else 0.0
-    learned = [getattr(level, f"log_{name}") for name in free or recipe.learn]      # AdamW wants some
-    optimiser = torch.optim.AdamW(learned, lr=recipe.rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay)
+    decay = tuning.decay if sigma >= tuning.decay_from * 0.999 else 0.0
+    learned = [getattr(level, f"log_{name}") for name in free or tuning.learn]      # AdamW wants some
+    optimiser = torch.optim.AdamW(learned, lr=tuning.rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay)
     if checkpoint is not None and checkpoint.exists():
         level.load(checkpoint, optimiser)
-    every = recipe.validate_every or max(1, len(images) // recipe.batch)
+    every = tuning.validate_every or max(1, len(images) // tuning.batch)
     judge = _Validation(level, network, held_out)
     if level.best_log_q is None:
         level.baseline, level.best_step = judge(level.origin), 0
-        raised = (recipe.floor_q, recipe.floor_r) != (0, 0)                     # else it starts as the origin
+        raised = (tuning.floor_q, tuning.floor_r) != (0, 0)                     # else it starts as the origin
         level.best = judge(level.collection) if raised else level.baseline
         level.best_log_q, level.best_log_r = level.log_q.clone(), level.log_r.clone()
         level.history.append([0, math.nan, level.best])
         if checkpoint is not None:
             level.save(checkpoint, optimiser)
-    while free and level.step < recipe.steps and not _stale(level, every):
+    while free and level.step < tuning.steps and not _stale(level, every):
         started = time.perf_counter()
-        generator = _generator(recipe.seed, sigma, level.step)
-        chosen = torch.randperm(len(images), generator=generator)[: recipe.batch]
+        generator = _generator(tuning.seed, sigma, level.step)
+        chosen = torch.randperm(len(images), generator=generator)[: tuning.batch]
         x = images.scaled(chosen)
         z = (x + sigma * torch.randn(x.shape, generator=generator)).to(level.log_q.device)
-        source = level.source.without(images.ids[chosen]) if recipe.leave_out else level.source
-        source = _drawn(source, recipe.monte_carlo, generator)
+        source = level.source.without(images.ids[chosen]) if tuning.leave_out else level.source
+        source = _drawn(source, tuning.monte_carlo, generator)
         q, r = level.log_q.exp(), level.log_r.exp()
         with torch.no_grad():
             target = network(z, sigma)
         fixed = level.answer_of_fixed(z)
         found = loss_and_gradients(
-            z, target, sigma, q, r, source, fixed=fixed, learn=free, memory=recipe.memory
+            z, target, sigma, q, r, source, fixed=fixed, learn=free, memory=tuning.memory
         )
         level.log_q.grad, level.log_r.grad = found.log_q, found.log_r
         optimiser.step()
         level.step += 1
         validation = None
-        if level.step % every == 0 or level.step == recipe.steps:
+        if level.step % every == 0 or level.step == tuning.steps:
             validation = judge(level.collection)
             if validation < level.best:
                 level.best, level.best_step = validation, level.step
@@ -246,54 +253,22 @@ def train_level(
         level.history.append([level.step, found.loss, math.nan if validation is None else validation])
         if validation is not None and checkpoint is not None:
             level.save(checkpoint, optimiser)
-        yield Progress(sigma, level.step, found.loss, validation, time.perf_counter() - started)
-
-
-def finetune(
-    denoiser: FPMC,
-    network: Denoiser,
-    images: ImageSet,
-    *,
-    learn: Sequence[str] = ("q", "r"),
-    sigmas: Sequence[float] | None = None,
-    held_out: ImageSet | None = None,
-    device: str | torch.device = "cpu",
-    progress: Callable[[Progress], None] | None = None,
-    **recipe,
-) -> FPMC:
-    """Fine-tune Q, R or both of any FPMC against a network, independently at each noise level (Sections 4.1, 4.2).
-
-    images: where z comes from, left out of the source by id; held_out: what the best step is chosen on, by default
-    one image in ten of `images`, which then are not trained on. device: where the network is and the work is done.
-    Other keywords are those of `Recipe`.
-    """
-    settings = Recipe(learn=tuple(learn), **recipe)
-    if held_out is None:
-        tenth = torch.arange(len(images)) % 10 == 9
-        images, held_out = images.subset(~tenth), images.subset(tenth)
-    levels = {}
-    for sigma in edm_grid().tolist() if sigmas is None else sigmas:
-        level = Level.start(denoiser.at(sigma), float(sigma), settings, device)
-        for record in train_level(level, network, images, held_out):
-            if progress is not None:
-                progress(record)
-        levels[float(sigma)] = level.result
-    return FPMC(levels, name=f"{denoiser.name} + soft {'/'.join(name.upper() for name in settings.learn)}")
+        yield TuningStep(sigma, level.step, found.loss, validation, time.perf_counter() - started)
 
 
 class _Validation:
     """Mean squared error to the network on fixed noisy images; the answers of the network are asked once."""
 
     def __init__(self, level: Level, network: Denoiser, held_out: ImageSet) -> None:
-        recipe, sigma = level.recipe, level.sigma
-        generator = _generator(recipe.seed, sigma, -1)
-        chosen = torch.arange(recipe.validation) % len(held_out)
+        tuning, sigma = level.tuning, level.sigma
+        generator = _generator(tuning.seed, sigma, -1)
+        chosen = torch.arange(tuning.validation) % len(held_out)
         x = held_out.scaled(chosen)
         self.z = (x + sigma * torch.randn(x.shape, generator=generator)).to(level.log_q.device)
         with torch.no_grad():
             self.target = torch.cat([network(part, sigma) for part in self.z.split(64)])
         source = level.source.without(held_out.ids[chosen])
-        self.source = _drawn(source, recipe.validation_source, generator)
+        self.source = _drawn(source, tuning.validation_source, generator)
         self.sigma = sigma
 
     def __call__(self, collection: Collection) -> float:
@@ -313,7 +288,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _stale(level: Level, every: int) -> bool:
-    return level.step - max(level.best_step, 0) >= level.recipe.patience * every and level.step > 0
+    return level.step - max(level.best_step, 0) >= level.tuning.patience * every and level.step > 0
 
 
 def _drawn(source: Source, count: int | None, generator: torch.Generator) -> Source:

@@ -15,19 +15,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.optimize import nnls
 from torch import Tensor
 
 from fpmc.augmentation import MOVES, TURNS, Augmented
 from fpmc.core.collection import Collection
-from fpmc.core.fpmc import FPMC
 from fpmc.core.gaussian import Gaussian
 from fpmc.core.group import Group
 from fpmc.core.precision import Full, Squares
-from fpmc.core.sources import Source, Translations
+from fpmc.core.sources import Measure, Source
 from fpmc.engine import Settings
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
-from fpmc.process import Denoiser, edm_grid
+from fpmc.process import Denoiser
 
 Target = Denoiser | Literal["clean"]
 Per = Literal["group", "channel", "pixel"]
@@ -35,6 +35,7 @@ RIDGES = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)             # times the mean of ⟨D
 FOLDS = 8                                               # of the cross-validation
 FEW = 64                                                # a batch is at most this part of the images
 NONE = 1e-3                                             # a group with less say than this everywhere is left out
+MOST = 100                                              # iterations of least squares, for each group
 
 
 @dataclass(frozen=True)
@@ -81,37 +82,6 @@ class Moments:
         self.by_image = torch.cat([self.by_image.view(-1, *products.shape[1:]), products])
 
 
-def fit_response(
-    collections: FPMC,
-    target: Target,
-    images: ImageSet,
-    *,
-    sigmas: Sequence[float] | None = None,
-    count: int = 512,
-    per: Per = "group",
-    seed: int = 0,
-    batch: int = 32,
-    progress: Callable[[Fit], None] | None = None,
-) -> FPMC:
-    """How much say each group has at each noise level, in closed form; between the levels weights are interpolated.
-
-    target: a network, or "clean" for the clean images themselves, which needs no network. images: where noisy images
-    come from; those that are in a source are left out of it by id. count: noisy images per level.
-    """
-    levels = {}
-    for sigma in edm_grid().tolist() if sigmas is None else sigmas:
-        collection = collections.at(float(sigma))
-        found = fit_level(
-            collection, float(sigma), target, images,
-            count=count, per=per, seed=seed, batch=batch, settings=collections.settings,
-        )
-        if progress is not None:
-            progress(found)
-        levels[float(sigma)] = weigh(collection, found.weights)
-    suffix = "clean images" if isinstance(target, str) else getattr(target, "name", None) or "a network"
-    return FPMC(levels, name=f"{collections.name} fitted on {suffix}", settings=collections.settings, blend=True)
-
-
 def weigh(collection: Collection, weights: Tensor) -> Collection:
     """The collection with Σ r = w_g for the estimators of group g; groups without say are left out.
 
@@ -142,6 +112,7 @@ def fit_targets(
     seed: int = 0,
     batch: int = 32,
     settings: Settings | None = None,
+    device: str | torch.device = "cpu",                 # where the groups and networks answer
 ) -> list[Fit]:
     """Weights for each of several targets over the same `count` noisy images; the groups are asked only once."""
     if per not in ("group", "channel", "pixel"):
@@ -160,11 +131,11 @@ def fit_targets(
     for first in range(0, count, batch):
         index = chosen[first : first + batch]
         x = images.scaled(index)
-        z = x + sigma * torch.randn(x.shape, generator=generator)
+        z = (x + sigma * torch.randn(x.shape, generator=generator)).to(device)
         with torch.no_grad():
-            answers = answers_of(collection, z, sigma, images.ids[index], settings)
+            answers = [answer.cpu() for answer in answers_of(collection, z, sigma, images.ids[index], settings)]
             for each, target in zip(moments, targets, strict=True):
-                each.add(answers, x if isinstance(target, str) else target(z, sigma))
+                each.add(answers, x if isinstance(target, str) else target(z, sigma).cpu())
     return [_solve(each, sigma, collection.shape) for each in moments]
 
 
@@ -172,17 +143,14 @@ def answers_of(
     collection: Collection, z: Tensor, sigma: float, ids: Tensor, settings: Settings | None = None
 ) -> list[Tensor]:
     """Each group's own answer to z, the images with these ids left out of its source."""
-    left: dict[int, Source | Translations | Gaussian] = {}
-    for group in collection.groups:
-        source = group.source
-        if isinstance(source, Source):
-            left.setdefault(id(source), source.without(ids))
-        elif isinstance(source, Translations):
-            left.setdefault(id(source), Translations(source.base.without(ids), source.size))
-        else:
-            left[id(source)] = source
-    alone = Collection.of(*(replace(group, source=left[id(group.source)], weight=None) for group in collection.groups))
-    return alone.answers(z, sigma, settings)
+    left: dict[int, Source] = {}
+
+    def without(source: Source) -> Source:              # groups go on sharing their source
+        return left.setdefault(id(source), source.without(ids))
+
+    apart = (replace(group, weight=None) for group in collection.groups)
+    kept = (group if isinstance(group.source, Gaussian) else group.changed(without) for group in apart)
+    return Collection.of(*kept).answers(z, sigma, settings)
 
 
 def labels(collection: Collection) -> list[str]:
@@ -202,7 +170,7 @@ def labels(collection: Collection) -> list[str]:
     return [label(group) + _copies(group.source) for group in collection.groups]
 
 
-def _copies(source: Source | Translations | Gaussian) -> str:
+def _copies(source: Measure) -> str:
     """What a label says of copies in the source."""
     parts = source.parts if isinstance(source, Source) else ()
     kinds = [part.kind.name if isinstance(part, Augmented) else "" for part in parts]
@@ -295,37 +263,17 @@ def errors_of(tables: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def least_squares(a: np.ndarray, b: np.ndarray, *, free: bool = False) -> np.ndarray:
-    """min wᵀAw − 2bᵀw with w ≥ 0 and, unless `free`, Σ w = 1: the active-set method on the normal equations."""
-    size = len(b)
-    scale = max(np.trace(a) / size, 1e-300)
-    a, b = a / scale + 1e-12 * np.eye(size), b / scale
-    used = np.zeros(size, bool)
-    used[np.argmin(np.diag(a) - 2 * b)] = not free      # Σ w = 1 starts at a corner, otherwise at 0
-    weights = used.astype(float)
-    for _ in range(20 * size):
-        trial = np.zeros(size)
-        solved, level = _equality(a[np.ix_(used, used)], b[used], free)
-        trial[used] = solved
-        if (solved < 0).any():                          # walk to the border and drop what stands there
-            falling = used & (trial < 0)
-            pace = weights[falling] / (weights[falling] - trial[falling])
-            weights = weights + pace.min() * (trial - weights)
-            used &= ~(falling & (weights <= 1e-15))
-            used[np.flatnonzero(falling)[pace.argmin()]] = False
-            weights[~used] = 0.0
-            continue
-        weights = trial
-        slope = np.where(used, 0.0, a @ weights - b - level)
-        if slope.min() > -1e-10:
-            return weights
-        used[slope.argmin()] = True
-    return weights
+    """min wᵀAw − 2bᵀw with w ≥ 0 and, unless `free`, Σ w = 1.
 
-
-def _equality(a: np.ndarray, b: np.ndarray, free: bool) -> tuple[np.ndarray, float]:
-    """Least squares without signs, and the slope that all entries then have in common."""
+    With A = RᵀR and b = Rᵀy it is ‖Rw − y‖². Where Σ w = 1 that is ‖(R − y1ᵀ)w‖², which scales with w, so a row that
+    asks for Σ w = 1, of whatever weight, decides the length of w and nothing else: it is divided by its sum.
+    """
+    scale = max(np.trace(a) / len(b), 1e-300)
+    values, vectors = np.linalg.eigh(a / scale)
+    roots = np.sqrt(values.clip(1e-12))[:, None]
+    rows, wanted = roots * vectors.T, (vectors.T / roots) @ (b / scale)
     if free:
-        return np.linalg.solve(a, b), 0.0
-    both = np.linalg.solve(a, np.stack([b, np.ones_like(b)], axis=1))
-    level = (1 - both[:, 0].sum()) / both[:, 1].sum()
-    return both[:, 0] + level * both[:, 1], level
+        return nnls(rows, wanted, maxiter=MOST * len(b))[0]
+    rows = np.vstack([rows - wanted[:, None], np.ones(len(b))])
+    weights = nnls(rows, np.append(np.zeros(len(b)), 1.0), maxiter=MOST * len(b))[0]
+    return weights / weights.sum()

@@ -1,9 +1,8 @@
-"""Tables as plain text, Markdown, LaTeX, HTML and CSV. Columns in `grey` are somebody else's numbers beside ours."""
+"""Tables as plain text, Markdown, LaTeX and CSV. Columns in `grey` are somebody else's numbers beside ours."""
 
 from __future__ import annotations
 
 import csv
-import html
 import io
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -48,19 +47,6 @@ def latex(headers: Sequence[str], rows: Rows, grey: Collection[int] = ()) -> str
     return "\n".join(body)
 
 
-def html_table(headers: Sequence[str], rows: Rows, grey: Collection[int] = ()) -> str:
-    """The same table for a page; grey columns have the class "theirs", columns of words the class "text"."""
-    words = [any(row[i][:1].isalpha() for row in rows) for i in range(len(headers))]
-
-    def cells(tag: str, row: Sequence[str]) -> str:
-        classes = ["theirs" if i in grey else "text" if words[i] else "" for i in range(len(row))]
-        marks = [f' class="{name}"' if name else "" for name in classes]
-        return "<tr>" + "".join(f"<{tag}{m}>{html.escape(cell)}</{tag}>" for m, cell in zip(marks, row)) + "</tr>"
-
-    body = "\n".join(cells("td", row) for row in rows)
-    return f"<table><thead>{cells('th', headers)}</thead>\n<tbody>{body}</tbody></table>"
-
-
 def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
     """The numbers behind a table, one record a line, in full precision."""
     names = list(dict.fromkeys(name for record in records for name in record))
@@ -75,3 +61,11 @@ def plus_minus(mean: float, se: float, digits: int = 3) -> str:
     """mean ± standard error, or the mean alone where one image has no standard error; never −0."""
     shown = f"{round(mean, digits) + 0.0:.{digits}f}"
     return shown if math.isnan(se) else f"{shown} ± {se:.{digits}f}"
+
+
+def clock(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"

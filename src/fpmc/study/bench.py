@@ -71,6 +71,7 @@ def benchmark(
     checked: int = 1000,
     compare_dense: bool = True,
     seed: int = 0,
+    device: str = "cpu",
 ) -> Iterator[Cost]:
     """Time one method at each noise level on noisy held-out images; a row as soon as it is measured.
 
@@ -81,11 +82,11 @@ def benchmark(
     denoiser, small = make(images), make(images.subset(slice(checked)))
     x = held_out.scaled(slice(batch))
     for sigma in sigmas:
-        z = x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
-        step = denoiser.at(sigma).plan(Call(sigma, batch), denoiser.settings).steps[0]
+        z = (x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))).to(device)
+        step = denoiser.at(sigma).plan(Call(sigma, batch, device=device), denoiser.settings).steps[0]
         denoiser(z[:1], sigma)                          # compile, lay out, build rows
         with _PeakMemory() as peak:
-            seconds = best_of(lambda z=z, sigma=sigma: denoiser(z, sigma), repeats) / batch
+            seconds = best_of(lambda z=z, sigma=sigma: denoiser(z, sigma).cpu(), repeats) / batch
         error = (small(z, sigma) - small(z.double(), sigma)).abs().max().item()
         dense = _dense_seconds(small.at(sigma), z[:1], sigma) if compare_dense else None
         yield Cost(

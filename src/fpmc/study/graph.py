@@ -1,7 +1,7 @@
-"""Steps and their results: computed once, kept in files that know what made them, computed again when that changes.
+"""Tasks and their results: computed once, kept in files that know what made them, computed again when that changes.
 
-A step is one unit of work (a noise level, a batch of seeds), so an interruption loses at most one of them. Processes
-with the same folder share the work: each takes steps that no other is at.
+A task is one unit of work (a noise level, a batch of seeds), so an interruption loses at most one of them. Processes
+with the same folder share the work: each takes tasks that no other is at.
 """
 
 from __future__ import annotations
@@ -18,62 +18,60 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from fpmc.files import atomic
-
-try:
-    import fcntl
-except ImportError:                                     # not on Windows, where two processes may do the same twice
-    fcntl = None
+from fpmc.study.code import fingerprint
 
 HEADER = "fpmc-result"
 PATIENCE = 0.5                                          # seconds between looks at what other processes do
 
 
 class Made(NamedTuple):
-    """What a step's function gives back."""
+    """What a task's function gives back."""
 
     tensors: dict[str, Tensor]
     info: dict[str, Any]                                # plain values, as JSON has them
 
 
 class Work(NamedTuple):
-    """What a step will cost: amounts of each kind of work (see `speed`), and bytes of memory at its peak."""
+    """What a task will cost: amounts of each kind of work (see `speed`), and bytes of memory at its peak."""
 
     amounts: dict[str, float]
     memory: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """One unit of work: a function, its settings, and the steps whose results it takes."""
+class Task:
+    """One unit of work: a function, its settings, and the tasks whose results it takes."""
 
     name: str                                           # unique, with its kind in front: "samples/LS/seeds 0-15"
     function: Callable[..., Made]                       # called as function(lab, inputs, scratch, **settings)
     settings: dict[str, Any]                            # plain values
-    inputs: tuple[Step, ...] = ()
+    inputs: tuple[Task, ...] = ()
     stamps: Mapping[str, str] = field(default_factory=dict)    # what else decides it, e.g. checksums of files
+    code: tuple[Any, ...] = ()                          # what the function picks by name: classes, other functions
     predict: Callable[[], Work] = lambda: Work({})
-    version: int = 1                                    # to be raised when the function's results change
 
     @cached_property
     def key(self) -> str:
         """What the result depends on, as a hash: equal keys, equal results."""
-        inputs = [step.key for step in self.inputs]
-        made_of = [self.name, self.function.__name__, self.version, self.settings, dict(self.stamps), inputs]
+        inputs = [task.key for task in self.inputs]
+        code = fingerprint(self.function, *self.code)
+        made_of = [self.name, code, self.settings, dict(self.stamps), inputs]
         return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
 
     @property
     def kind(self) -> str:
-        """The name without the unit: what a list of steps sums up."""
+        """The name without the unit: what a list of tasks sums up."""
         return self.name.rpartition("/")[0] or self.name
 
 
 class Result:
-    """What a step found; tensors stay in their file until asked for."""
+    """What a task found; tensors stay in their file until asked for."""
 
     def __init__(self, path: Path, info: dict[str, Any], seconds: float) -> None:
         self.path, self.info, self.seconds = path, info, seconds
@@ -90,19 +88,19 @@ class Result:
 
 
 class Results:
-    """Results by step."""
+    """Results by task."""
 
     def __init__(self) -> None:
         self._found: dict[str, Result] = {}
 
-    def __getitem__(self, step: Step) -> Result:
-        return self._found[step.key]
+    def __getitem__(self, task: Task) -> Result:
+        return self._found[task.key]
 
-    def __contains__(self, step: Step) -> bool:
-        return step.key in self._found
+    def __contains__(self, task: Task) -> bool:
+        return task.key in self._found
 
-    def __setitem__(self, step: Step, result: Result) -> None:
-        self._found[step.key] = result
+    def __setitem__(self, task: Task, result: Result) -> None:
+        self._found[task.key] = result
 
 
 class Cache:
@@ -111,121 +109,114 @@ class Cache:
     def __init__(self, path: Path, note: Callable[[str], object] = lambda _: None) -> None:
         self.path, self._note = path, note
         self._verified: dict[str, Result] = {}
-        self._damaged: set[str] = set()                 # those that were told of
+        self._damaged: set[str] = set()                 # those that were reported
 
-    def get(self, step: Step) -> Result | None:
-        """The result of a step, if it is there and whole."""
-        path = self._place(step)
-        if step.key not in self._verified:
+    def get(self, task: Task) -> Result | None:
+        """The result of a task, if it is there and whole."""
+        path = self._place(task)
+        if task.key not in self._verified:
             if not path.exists():
                 return None
             try:
-                self._verified[step.key] = _read(path, step.key)
+                self._verified[task.key] = _read(path, task.key)
             except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-                if step.key not in self._damaged:
+                if task.key not in self._damaged:
                     self._note(f"{path.name} is damaged ({error}) and will be computed again")
-                self._damaged.add(step.key)
+                self._damaged.add(task.key)
                 return None
-        return self._verified[step.key]
+        return self._verified[task.key]
 
-    def put(self, step: Step, made: Made, seconds: float) -> Result:
-        """Keep a result, in one step."""
+    def put(self, task: Task, made: Made, seconds: float) -> Result:
+        """Keep a result, in one move."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in made.tensors.items()}
         header = {
-            "name": step.name, "key": step.key, "settings": step.settings, "info": made.info, "seconds": seconds,
+            "name": task.name, "key": task.key, "settings": task.settings, "info": made.info, "seconds": seconds,
             "sha256": _checksum(tensors, made.info),
         }
-        with atomic(self._place(step)) as part:
+        with atomic(self._place(task)) as part:
             save_file(tensors, part, {HEADER: json.dumps(header)})
-        shutil.rmtree(self.scratch(step), ignore_errors=True)
+        shutil.rmtree(self.scratch(task), ignore_errors=True)
         info = json.loads(json.dumps(made.info))        # as it will be read the next time
-        self._verified[step.key] = Result(self._place(step), info, seconds)
-        return self._verified[step.key]
+        self._verified[task.key] = Result(self._place(task), info, seconds)
+        return self._verified[task.key]
 
-    def scratch(self, step: Step) -> Path:
-        """Where a step may keep what it needs to go on after an interruption; gone when it is done."""
-        return self.path / "unfinished" / step.key[:24]
+    def scratch(self, task: Task) -> Path:
+        """Where a task may keep what it needs to resume after an interruption; gone when it is done."""
+        return self.path / "unfinished" / task.key[:24]
 
     @contextmanager
-    def claim(self, step: Step) -> Iterator[bool]:
-        """Whether the step is this process's to compute; a claim ends with its process, whatever ends that."""
-        if fcntl is None:
-            yield True
-            return
-        self._lock(step).parent.mkdir(parents=True, exist_ok=True)
-        with self._lock(step).open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
+    def claim(self, task: Task) -> Iterator[bool]:
+        """Whether the task is this process's to compute; a claim ends with its process, whatever ends that."""
+        path = self.scratch(task).with_suffix(".lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(path, blocking=False):
                 yield True
-                if self._place(step).exists():          # computed, now or by another process before
-                    self._lock(step).unlink(missing_ok=True)
+                if self._place(task).exists():          # computed, now or by another process before
+                    path.unlink(missing_ok=True)
+        except Timeout:
+            yield False
 
-    def _lock(self, step: Step) -> Path:
-        return self.scratch(step).with_suffix(".lock")
-
-    def _place(self, step: Step) -> Path:
-        name = re.sub(r"[^\w.+=-]+", "_", step.name)
-        return self.path / f"{name[:100]}-{step.key[:16]}.safetensors"
+    def _place(self, task: Task) -> Path:
+        name = re.sub(r"[^\w.+=-]+", "_", task.name)
+        return self.path / f"{name[:100]}-{task.key[:16]}.safetensors"
 
 
-def ordered(steps: Iterable[Step]) -> list[Step]:
-    """All steps that these need and themselves, each once, inputs first."""
-    found: dict[str, Step] = {}
+def ordered(tasks: Iterable[Task]) -> list[Task]:
+    """All tasks that these need and themselves, each once, inputs first."""
+    found: dict[str, Task] = {}
 
-    def visit(step: Step) -> None:
-        if step.key not in found:
-            for other in step.inputs:
+    def visit(task: Task) -> None:
+        if task.key not in found:
+            for other in task.inputs:
                 visit(other)
-            found.setdefault(step.key, step)
+            found.setdefault(task.key, task)
 
-    for step in steps:
-        visit(step)
+    for task in tasks:
+        visit(task)
     return list(found.values())
 
 
 class Done(NamedTuple):
-    """A step that has its result."""
+    """A task that has its result."""
 
-    step: Step
+    task: Task
     result: Result
     cached: bool                                        # it was there before
 
 
-def run(steps: Iterable[Step], lab: Any, cache: Cache, results: Results) -> Iterator[Done]:
-    """Compute what is missing and no other process is at, then take what the others found; a record after each step."""
-    waiting = ordered(steps)
+def run(tasks: Iterable[Task], lab: Any, cache: Cache, results: Results) -> Iterator[Done]:
+    """Compute what is missing and no other process is at, then take what the others found; a record after each task."""
+    waiting = ordered(tasks)
     while waiting:
         later = []
-        for step in waiting:
-            done = _settle(step, lab, cache, results)
+        for task in waiting:
+            done = _settle(task, lab, cache, results)
             if done is None:
-                later.append(step)
+                later.append(task)
             else:
-                results[step] = done.result
+                results[task] = done.result
                 yield done
         if len(later) == len(waiting):
             time.sleep(PATIENCE)
         waiting = later
 
 
-def _settle(step: Step, lab: Any, cache: Cache, results: Results) -> Done | None:
-    """The step with its result, found or computed; None if that is up to another process."""
-    if any(other not in results for other in step.inputs):
+def _settle(task: Task, lab: Any, cache: Cache, results: Results) -> Done | None:
+    """The task with its result, found or computed; None if that is up to another process."""
+    if any(other not in results for other in task.inputs):
         return None
-    if (found := cache.get(step)) is not None:
-        return Done(step, found, True)
-    with cache.claim(step) as mine:
+    if (found := cache.get(task)) is not None:
+        return Done(task, found, True)
+    with cache.claim(task) as mine:
         if not mine:
             return None
-        if (found := cache.get(step)) is not None:      # another process was quicker
-            return Done(step, found, True)
-        inputs = {other.name: results[other] for other in step.inputs}
+        if (found := cache.get(task)) is not None:      # another process was quicker
+            return Done(task, found, True)
+        inputs = {other.name: results[other] for other in task.inputs}
         began = time.perf_counter()
-        made = step.function(lab, inputs, cache.scratch(step), **step.settings)
-        return Done(step, cache.put(step, made, time.perf_counter() - began), False)
+        made = task.function(lab, inputs, cache.scratch(task), **task.settings)
+        return Done(task, cache.put(task, made, time.perf_counter() - began), False)
 
 
 def _read(path: Path, key: str) -> Result:
@@ -233,7 +224,7 @@ def _read(path: Path, key: str) -> Result:
         header = json.loads((file.metadata() or {})[HEADER])
         checksum = _checksum({name: file.get_tensor(name) for name in file.keys()}, header["info"])  # noqa: SIM118
     if header["key"] != key or header["sha256"] != checksum:
-        raise ValueError("its checksum is another")
+        raise ValueError("its checksum does not match")
     return Result(path, header["info"], float(header["seconds"]))
 
 

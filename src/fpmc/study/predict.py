@@ -1,37 +1,38 @@
-"""What steps will cost on this machine: counted work, divided by measured speed. Good to a factor of two or so."""
+"""What tasks will cost on this machine: operations counted by the engine's plans, times its measured costs.
+
+Networks are timed for a moment, since their costs are nobody's but theirs. What earlier results of the same kind really
+took corrects the rest (`reproduce.predicted`).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from fpmc.augmentation import MOVES
 from fpmc.core.collection import Collection
 from fpmc.core.fpmc import FPMC
 from fpmc.core.precision import Full, Precision, Precisions, Squares
-from fpmc.core.response import SameAsQ, pixel
-from fpmc.core.sources import Source, Translations
-from fpmc.engine import Call
+from fpmc.core.response import Response, Responses, SameAsQ, one_hot
+from fpmc.engine import Call, cost
+from fpmc.images import ImageSet
 from fpmc.methods.multiscale import multiscale
 from fpmc.methods.schedules import resolve
 from fpmc.methods.table1 import nearest
+from fpmc.study.build import build
 from fpmc.study.graph import Work
 from fpmc.study.lab import Lab
-from fpmc.study.methods import MOVED, MULTISCALE, Method, build
+from fpmc.study.methods import MOVED, MULTISCALE, NETWORKS, Method
 
 PLANNED = ("optimal", "ls", "els", "pspc_square")       # their plan needs no covariance and no network
-MIXING = 0.6                                            # time of squares of several sizes, in box sums of as much work
-SHORT = 0.1                                             # of all dimensions: entries of a large mask as differences
-LEFT = 0.5                                              # share of a multi-scale collection's work that a fit leaves
-GRADIENT = 1.2                                          # evaluations a gradient of the network is worth, in batches
-PRODUCTS = 5                                            # products, or sums, of a fine-tuning step
-TRIED = {"shifts": 64}                                  # images on which speed is measured, 2048 but for ELS
-BATCH = 8                                               # and noisy images
-MOMENT = 0.3                                            # seconds that a measurement goes on for
+TIMED = ("network", "reference", "gradient")            # evaluations of networks, and of one's gradient
+BATCH = 8                                               # noisy images that are planned and timed together
+MOMENT = 0.1                                            # seconds that a measurement takes at least
 
 
 def samples(lab: Lab, method: Method, seeds: int) -> Work:
@@ -43,8 +44,7 @@ def calls(lab: Lab, method: Method, sigmas: Iterable[float], count: int) -> Work
     """`count` noisy images at each of these levels."""
     amounts: dict[str, float] = {}
     for sigma in sigmas:
-        for kind, amount in per_image(lab, method, sigma).items():
-            amounts[kind] = amounts.get(kind, 0.0) + count * amount
+        _add(amounts, per_image(lab, method, sigma), count)
     return Work(amounts, _memory(lab, method))
 
 
@@ -60,84 +60,88 @@ def synthetic(lab: Lab, count: int) -> Work:
 
 def maps(lab: Lab) -> Work:
     """A gradient for every output value and draw."""
-    return asking(lab, lab.scale.draws * lab.dimension * GRADIENT)
+    return Work({"gradient": float(lab.scale.draws * lab.dimension)}, 64 * 2**20)
 
 
 def groups(lab: Lab, sigma: float, count: int, moved: bool) -> Work:
     """Every group of the multi-scale collection, each answering for itself."""
-    amounts = {kind: count * amount for kind, amount in _multiscale(lab, sigma, moved).items()}
-    return Work(amounts, _memory(lab, MOVED if moved else MULTISCALE))
+    method = MOVED if moved else MULTISCALE
+    return calls(lab, method, [sigma], count)
 
 
 def tuning(lab: Lab, method: Method, sigma: float) -> Work:
-    """Steps and validations of one level: matrix products, or sums over the support where zeros stay 0."""
-    recipe, pixels, patch = lab.scale.recipe, lab.side**2, _patch(lab, sigma)
-    length = span = lab.dimension if method.preset == "lukoianov" else pixels
-    if patch == lab.side and method.preset != "lukoianov":
-        length = 1                                      # one estimator sees the whole image
-    sparse = recipe.floor_q == 0 and recipe.floor_r == 0
-    row = min(patch**2, pixels) * (span // pixels) if sparse else span
+    """Steps and validations of one level: sums over the support where zeros stay 0, or matrix products."""
+    settings, like = lab.scale.tuning, _alike(lab, method, sigma)
     images, judged = (min(each or len(lab.images), len(lab.images))
-                      for each in (recipe.monte_carlo, recipe.validation_source))
-    validations = 1 + recipe.steps // (recipe.validate_every or max(1, len(lab.images) // recipe.batch))
-    stepped = recipe.steps * recipe.batch * images
-    sums = length * row * (PRODUCTS * stepped + 3 * validations * recipe.validation * judged)
-    evaluations = recipe.steps * recipe.batch + recipe.validation
-    work = {"rows" if sparse else "matrix": float(sums), "network": float(evaluations)}
-    return Work(work, recipe.memory + 24.0 * length * span)
+                      for each in (settings.monte_carlo, settings.validation_source))
+    (group,) = like.groups
+    channels, sparse = lab.images.shape[0], settings.floor_q == 0 and settings.floor_r == 0
+    entries = group.q.entries if sparse else len(group) * group.q.channels * lab.side**2
+    kind, steps = "tile.entry" if sparse else "product", settings.steps * settings.batch
+    amounts = {kind: (3.0 + channels) * entries * images * steps, "network": float(steps + settings.validation)}
+    validations = 1 + settings.steps // (settings.validate_every or max(1, len(lab.images) // settings.batch))
+    _add(amounts, per_image(lab, method, sigma), validations * settings.validation * judged / len(lab.images))
+    return Work(amounts, settings.memory + 24.0 * len(group) * group.q.channels * lab.side**2)
 
 
 def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:
-    """The kinds of work of one denoiser call and their amounts: multiply-adds, or network evaluations."""
+    """Operations of one denoiser call by kind, as `cost` has them, or evaluations of a network."""
     method = replace(method, schedule="")               # a calibrated one is not known yet
-    if method.preset in ("network", "reference"):
+    if method.preset in NETWORKS:
         return {method.preset: 1.0}
-    if method.preset == "multiscale":
-        amounts = _multiscale(lab, sigma, method.augment == "moved")
-        return {kind: LEFT * amount for kind, amount in amounts.items()}
-    if method.preset in PLANNED and not method.soft:
-        denoiser = build(lab, method, {})
-        assert isinstance(denoiser, FPMC)
-        step = denoiser.at(sigma).plan(Call(sigma, BATCH)).steps[0]
-        return {step.kernel: step.work}
-    images, pixels = len(lab.images) * (1 + (method.amount if method.augment else 0)), lab.side**2
-    patch = _patch(lab, sigma)
     if method.preset == "wiener":
-        return {"affine": 2.0 * lab.dimension**2}
-    if method.preset == "lukoianov":
-        length = span = lab.dimension
-        entries = min(patch**2, pixels) * lab.images.shape[0]
-        if not method.soft:
-            entries = min(entries, round(SHORT * span))
+        return {"product64": 2.0 * lab.dimension**2}
+    if method.preset == "multiscale":
+        moved = method.augment == "moved"
+        squares = lab.recall(
+            ("plans of squares", moved), lambda: multiscale(lab.images, gaussian=False, moved=moved)
+        )
+        collection, more = squares.at(sigma), 1.0
     else:
-        if patch == lab.side:
-            return {"full": 2.0 * lab.dimension * images}
-        length, span, entries = pixels, pixels, patch**2
-    passes = 1 if method.preset == "lukoianov" and "r" not in method.soft else 3   # posteriors twice, and responses
-    if method.soft and lab.scale.recipe.floor_q != 0:
-        return {"matrix": float(passes) * images * length * span}
-    return {"rows": float(passes) * images * length * entries}
+        more = 1 + (method.amount if method.augment else 0)
+        if method.preset in PLANNED and not method.soft:
+            denoiser = build(lab, method, {})
+            assert isinstance(denoiser, FPMC)
+            collection = denoiser.at(sigma)
+        else:
+            collection = _alike(lab, method, sigma)
+    amounts: dict[str, float] = {}
+    for step in collection.plan(Call(sigma, BATCH)).steps:
+        _add(amounts, step.counts, more)
+    return amounts
 
 
-def _multiscale(lab: Lab, sigma: float, moved: bool) -> dict[str, float]:
-    """Work of all groups but the Wiener filter, by kernel."""
-    key = ("plans of squares", moved)
-    collections = lab.recall(key, lambda: multiscale(lab.images, gaussian=False, moved=moved))
-    found: dict[str, float] = {}
-    for step in collections.at(sigma).plan(Call(sigma, BATCH)).steps:
-        found[step.kernel] = found.get(step.kernel, 0.0) + step.work * (MIXING if step.kernel == "boxes" else 1)
-    return found
+def _add(amounts: dict[str, float], others: Mapping[str, float], times: float) -> None:
+    for kind, amount in others.items():
+        amounts[kind] = amounts.get(kind, 0.0) + times * amount
+
+
+def _alike(lab: Lab, method: Method, sigma: float) -> Collection:
+    """A collection that costs as much: masks and soft precisions are about as large as PSPC-Square's patches."""
+    sizes = _sizes(lab.dataset, lab.images.shape)
+    patch = int(sizes[nearest(sizes, sigma)])
+    soft = method.soft if patch < lab.side else ""
+    return _masks(lab.images, patch, method.preset == "lukoianov", soft, lab.scale.tuning.floor_q == 0)
+
+
+@lru_cache(maxsize=64)
+def _masks(images: ImageSet, patch: int, per_channel: bool, soft: str, sparse: bool) -> Collection:
+    channels, height, width = images.shape
+    if patch >= min(height, width) and not per_channel:
+        q: Precision = Full(height, width)
+        return Collection(q, SameAsQ(q), images)
+    dense = Squares(patch - patch % 2 + 1, height, width).dense() > 0
+    values: Tensor = dense.repeat(channels, channels, 1, 1) if per_channel else dense
+    if "q" in soft:
+        values = values * 0.9 if sparse else values * 0.9 + 1e-3
+    q = Precisions(values)
+    r: Response = one_hot(*images.shape) if per_channel else Responses(values * 0.8) if "r" in soft else SameAsQ(q)
+    return Collection(q, r, images)
 
 
 @lru_cache
 def _sizes(dataset: str | None, shape: tuple[int, int, int]) -> dict[float, float]:
     return resolve(dataset, "pspc_square", shape)
-
-
-def _patch(lab: Lab, sigma: float) -> int:
-    """The patch size of PSPC-Square, which masks and soft precisions are about as large as."""
-    sizes = _sizes(lab.dataset, lab.images.shape)
-    return int(sizes[nearest(sizes, sigma)])
 
 
 def _memory(lab: Lab, method: Method) -> float:
@@ -149,65 +153,36 @@ def _memory(lab: Lab, method: Method) -> float:
     return images + covariance + vectors * (8.0 if method.soft else 1.0) + 64 * 2**20
 
 
-def seconds(work: Work, speed: dict[str, float]) -> float:
-    return sum(amount / speed[kind] for kind, amount in work.amounts.items())
+def seconds(work: Work, timed: dict[str, float]) -> float:
+    """On as many threads as torch has; `timed` are the seconds of what networks do."""
+    counts = {kind: amount for kind, amount in work.amounts.items() if kind not in TIMED}
+    engine = cost.seconds(counts) * cost.machine_factor() / torch.get_num_threads() if counts else 0.0
+    return engine + sum(timed[kind] * amount for kind, amount in work.amounts.items() if kind in TIMED)
 
 
 def measure(lab: Lab, kinds: Iterable[str]) -> dict[str, float]:
-    """Work of each kind per second, measured for a moment on a few of the images."""
-    return {kind: _SPEEDS[kind](lab) for kind in kinds}
+    """Seconds of each thing that networks do, measured for a moment."""
+    return {kind: _seconds(lab, kind) for kind in kinds if kind in TIMED}
 
 
-def _network(name: str) -> Callable[[Lab], float]:
-    def speed(lab: Lab) -> float:
-        z, network = torch.randn(BATCH, *lab.images.shape), getattr(lab, name)
-        with torch.no_grad():
-            return BATCH / _best(lambda: network(z, 1.0))
+def _seconds(lab: Lab, kind: str) -> float:
+    z = torch.randn(BATCH, *lab.images.shape).requires_grad_(kind == "gradient")
+    network = lab.reference if kind == "reference" else lab.network
 
-    return speed
+    def evaluate() -> None:
+        with torch.set_grad_enabled(z.requires_grad):
+            answer = network(z, 1.0)
+            if z.requires_grad:
+                torch.autograd.grad(answer.sum(), z)
 
-
-def _product(lab: Lab) -> float:
-    a = torch.rand(1024, 1024)
-    return 1024**3 / _best(lambda: a @ a)
-
-
-def _kernel(kind: str) -> Callable[[Lab], float]:
-    def speed(lab: Lab) -> float:
-        source = Source(lab.images.subset(slice(TRIED.get(kind, 2048))))
-        _, height, width = source.shape
-        size = max(3, height // 4 // 2 * 2 + 1)
-        q: Precision = Full(height, width) if kind == "full" else Squares(size, height, width)
-        if kind == "rows":
-            q = Precisions(q.dense() > 0)
-        if kind in ("shifts", "boxes"):
-            members = Translations(source, size) if kind == "shifts" else source
-            collection = Collection(q, pixel(height, width), members)
-        else:
-            collection = Collection(q, SameAsQ(q), source)
-        z = torch.randn(BATCH, *source.shape)
-        work = collection.plan(Call(1.0, BATCH)).steps[0].work
-        if kind == "rows":                              # counted as `per_image` does
-            work = 3.0 * len(source) * q.entries
-        return BATCH * work / _best(lambda: collection.denoise(z, 1.0))
-
-    return speed
+    return _best(evaluate) / BATCH
 
 
 def _best(work: Callable[[], object]) -> float:
-    work()                                              # compile, lay out
+    work()                                              # whatever happens only once
     best, start = torch.inf, time.perf_counter()
     while time.perf_counter() < start + MOMENT:         # the best, since other work only ever slows it
         began = time.perf_counter()
         work()
         best = min(best, time.perf_counter() - began)
     return best
-
-
-_SPEEDS: dict[str, Callable[[Lab], float]] = {
-    "network": _network("network"),
-    "reference": _network("reference"),
-    "matrix": _product,
-    "affine": _product,
-    **{kind: _kernel(kind) for kind in ("full", "boxes", "rows", "shifts")},
-}

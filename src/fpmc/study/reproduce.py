@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.page import page
 from fpmc.report.run import RunDirectory, environment, versions
+from fpmc.report.table import clock
 from fpmc.study import predict
-from fpmc.study.experiment import Experiment
-from fpmc.study.graph import Cache, Results, Step, ordered, run
+from fpmc.study.graph import Cache, Results, Task, ordered, run
 from fpmc.study.lab import Lab
+from fpmc.study.paper import Experiment
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Steps of one kind: how many, how many of them are done, and what the others will take."""
+    """Tasks of one kind: how many, how many of them are done, and what the others will take."""
 
     kind: str
     units: int
@@ -28,18 +30,19 @@ class Forecast:
 
 
 def forecast(lab: Lab, experiments: Sequence[Experiment], cache: Cache) -> list[Forecast]:
-    """What `reproduce` would do, by kind of step, on this machine."""
-    steps = steps_of(experiments)
-    seconds = predicted(lab, steps, cache)
-    kinds: dict[str, list[Step]] = {}
-    for step in steps:
-        kinds.setdefault(step.kind, []).append(step)
+    """What `reproduce` would do, by kind of task, on this machine."""
+    tasks = tasks_of(experiments)
+    works = {task.key: task.predict() for task in tasks}
+    seconds = predicted(lab, tasks, cache)
+    kinds: dict[str, list[str]] = {}
+    for task in tasks:
+        kinds.setdefault(task.kind, []).append(task.key)
     return [
         Forecast(
-            kind, len(each), sum(step.key not in seconds for step in each),
-            sum(seconds.get(step.key, 0.0) for step in each), max(step.predict().memory for step in each),
+            kind, len(keys), sum(key not in seconds for key in keys),
+            sum(seconds.get(key, 0.0) for key in keys), max(works[key].memory for key in keys),
         )
-        for kind, each in kinds.items()
+        for kind, keys in kinds.items()
     ]
 
 
@@ -50,19 +53,19 @@ def reproduce(
     cache: Cache,
     *,
     command: str,                                       # that makes the same again, for the page
-    progress: Callable[[str, float, float], object] = lambda *_: None,     # (step, seconds done, seconds in all)
+    progress: Callable[[float, float, str], object] = lambda *_: None,     # (seconds done, seconds in all, task)
 ) -> list[Exhibit]:
     """Run experiments, each to its tables and figures as soon as it is done; index.html has all so far."""
-    seconds = predicted(lab, steps_of(experiments), cache)
+    seconds = predicted(lab, tasks_of(experiments), cache)
     total, done = sum(seconds.values()), 0.0
     results, spent, exhibits = Results(), {}, []
     for experiment in experiments:
-        for step, result, cached in run(experiment.steps, lab, cache, results):
-            spent[step.key] = (step.kind, result.seconds)
+        for task, result, cached in run(experiment.tasks, lab, cache, results):
+            spent[task.key] = (task.kind, result.seconds)
             if not cached:
-                done += seconds.get(step.key, 0.0)
-                directory.note(f"{step.name}: {result.seconds:.1f} s")
-                progress(step.name, done, total)
+                done += seconds.get(task.key, 0.0)
+                directory.note(f"{task.name}: {result.seconds:.1f} s")
+                progress(done, total, task.name)
         exhibit = experiment.show(results)
         exhibit.write(directory)
         exhibits.append(exhibit)
@@ -71,16 +74,22 @@ def reproduce(
     return exhibits
 
 
-def steps_of(experiments: Iterable[Experiment]) -> list[Step]:
-    """All that experiments need, each step once, inputs first."""
-    return ordered(step for experiment in experiments for step in experiment.steps)
+def tasks_of(experiments: Iterable[Experiment]) -> list[Task]:
+    """All that experiments need, each task once, inputs first."""
+    return ordered(task for experiment in experiments for task in experiment.tasks)
 
 
-def predicted(lab: Lab, steps: Sequence[Step], cache: Cache) -> dict[str, float]:
-    """Seconds of the steps that have no result yet, by key."""
-    missing = {step.key: step.predict() for step in steps if cache.get(step) is None}
-    speed = predict.measure(lab, sorted({kind for work in missing.values() for kind in work.amounts}))
-    return {key: predict.seconds(work, speed) for key, work in missing.items()}
+def predicted(lab: Lab, tasks: Sequence[Task], cache: Cache) -> dict[str, float]:
+    """Seconds of the tasks that have no result yet, by key; corrected by what others of their kind really took."""
+    work = {task.key: task.predict() for task in tasks}
+    timed = predict.measure(lab, sorted({kind for each in work.values() for kind in each.amounts}))
+    expected = {key: predict.seconds(each, timed) for key, each in work.items()}
+    ratios: dict[str, list[float]] = {}
+    for task in tasks:
+        if (done := cache.get(task)) is not None and expected[task.key] > 0:
+            ratios.setdefault(task.kind, []).append(done.seconds / expected[task.key])
+    usual = {kind: median(found) for kind, found in ratios.items()}
+    return {task.key: expected[task.key] * usual.get(task.kind, 1.0) for task in tasks if cache.get(task) is None}
 
 
 def _page(
@@ -101,7 +110,7 @@ def _page(
             **{name.replace("_", " "): _text(value) for name, value in asdict(lab.scale).items()},
         },
         "Machine and versions": {name: str(value) for name, value in (environment() | versions()).items()},
-        "Time": {"all steps": clock(sum(times.values())), **{kind: clock(seconds) for kind, seconds in times.items()}},
+        "Time": {"all tasks": clock(sum(times.values())), **{kind: clock(seconds) for kind, seconds in times.items()}},
     }
     lead = f"{len(images):,} images of {images.name} ({shape}), {lab.scale.name} scale, made with fpmc."
     return page("Filtered posterior mean collections", lead, exhibits, folder=folder, command=command, facts=facts)
@@ -116,11 +125,3 @@ def _text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "–", True: "yes", False: "no"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def clock(seconds: float) -> str:
-    """A duration as people say it."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fpmc.learn.finetune import LAPTOP, Recipe
+from fpmc.learn.finetune import LAPTOP, Tuning
 
 
 @dataclass(frozen=True)
@@ -13,13 +13,13 @@ class Scale:
 
     name: str
     seeds: int                                  # samples of each denoiser
-    dear_seeds: int                             # of ELS and Lukoianov's, an image of which costs many times more
+    expensive_seeds: int                        # of ELS and Lukoianov's, an image of which costs many times more
     batch: int                                  # seeds that are sampled, and kept, together
     els_images: int | None                      # training images of ELS; None: all
     points: int                                 # noisy images per noise level where denoiser errors are measured
-    dear_points: int                            # at most so many of them for ELS and Lukoianov's
+    expensive_points: int                       # at most so many of them for ELS and Lukoianov's
     draws: int                                  # of sensitivity maps, where none come with the network
-    recipe: Recipe                              # of fine-tuning
+    tuning: Tuning                              # how Q and R are learned
     tuned: tuple[float, ...] | None             # levels of the fine-tuning figure; None: all of the grid
     joint: tuple[float, ...] | None             # levels of the results at which Q and R are learned together; None: all
     retune: bool                                # learn Q and R anew for each augmented source
@@ -38,16 +38,16 @@ class Scale:
 KINDS = ("xflip", "yflip", "translate", "rotate", "scale", "synthetic")
 SCALES = {
     "laptop": Scale(
-        name="laptop", seeds=64, dear_seeds=16, batch=16, els_images=500, points=48, dear_points=64, draws=2,
-        recipe=LAPTOP,
+        name="laptop", seeds=64, expensive_seeds=16, batch=16, els_images=500, points=48, expensive_points=64, draws=2,
+        tuning=LAPTOP,
         tuned=(3.26, 1.09, 0.585, 0.14), joint=None, retune=False,
         synthetic=1000, held_out=512,
         kinds=KINDS, amounts=(0.2, 0.5, 1.0), augmented=(0.14, 1.09, 3.26),
         calibrated=("pspc_square", "ls", "pspc_flex"), calibration=16, every=2, fit=128,
     ),
     "paper": Scale(
-        name="paper", seeds=1000, dear_seeds=1000, batch=50, els_images=None, points=1000, dear_points=1000, draws=16,
-        recipe=Recipe(),
+        name="paper", seeds=1000, expensive_seeds=1000, batch=50, els_images=None, points=1000, expensive_points=1000,
+        draws=16, tuning=Tuning(),
         tuned=None, joint=None, retune=True, synthetic=None, held_out=10_000,
         kinds=KINDS, amounts=(0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0), augmented=(0.14, 1.09, 3.26),
         calibrated=("pspc_square", "ls", "els", "pspc_flex"), calibration=1000, every=1, fit=1000,

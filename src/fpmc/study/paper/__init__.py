@@ -1,11 +1,19 @@
-"""Every figure and table of the paper as a graph of cached steps. Nothing here imports torch."""
+"""Every figure and table of the paper as a graph of cached tasks. Nothing here imports torch."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from fpmc.errors import InputError
+
+if TYPE_CHECKING:
+    from fpmc.report.exhibit import Exhibit
+    from fpmc.study.graph import Results, Task
+    from fpmc.study.lab import Lab
 
 EXPERIMENTS = {
     "table1": "the methods as (Q, R, V): shapes, distinct estimators, plan, cost (Table 1)",
@@ -32,3 +40,16 @@ def choose(names: Sequence[str]) -> tuple[str, ...]:
     if not names:
         raise InputError(f"name at least one experiment: {', '.join(EXPERIMENTS)}, or all")
     return tuple(name for name in EXPERIMENTS if "all" in names or name in names)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure or table of the paper: the tasks it wants, and what it shows once they have results."""
+
+    tasks: list[Task]
+    show: Callable[[Results], Exhibit]
+
+
+def load(names: Iterable[str], lab: Lab) -> list[Experiment]:
+    """The experiments of these names, for these data and networks."""
+    return [import_module(f"fpmc.study.paper.{name.replace('-', '_')}").experiment(lab) for name in names]

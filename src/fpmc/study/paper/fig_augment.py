@@ -8,11 +8,11 @@ from fpmc.metrics import standard_error
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing, line, name_levels
 from fpmc.report.table import plus_minus
-from fpmc.study import steps
-from fpmc.study.experiment import Experiment
+from fpmc.study import tasks
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
 from fpmc.study.methods import PSPC_FLEX
+from fpmc.study.paper import Experiment
 
 TITLES = {
     "xflip": "x-flip", "yflip": "y-flip", "translate": "translation", "rotate": "rotation", "scale": "scaling",
@@ -23,17 +23,17 @@ TITLES = {
 def experiment(lab: Lab) -> Experiment:
     """Errors with and without every augmentation, amount and noise level."""
     sigmas = list(dict.fromkeys(lab.level(sigma) for sigma in lab.scale.augmented))
-    base = {sigma: steps.error(lab, PSPC_FLEX, sigma) for sigma in sigmas}
+    base = {sigma: tasks.error(lab, PSPC_FLEX, sigma) for sigma in sigmas}
     wants = {
-        (kind, amount, sigma): steps.error(lab, replace(PSPC_FLEX, augment=kind, amount=amount), sigma)
+        (kind, amount, sigma): tasks.error(lab, replace(PSPC_FLEX, augment=kind, amount=amount), sigma)
         for kind in lab.scale.kinds for amount in _amounts(lab, kind) for sigma in sigmas
     }
 
     def show(results: Results) -> Exhibit:
-        plain = {sigma: results[step]["mse"] for sigma, step in base.items()}
+        plain = {sigma: results[task]["mse"] for sigma, task in base.items()}
         change = {
-            (kind, amount, sigma): 100 * (results[step]["mse"] - plain[sigma]) / plain[sigma].mean()
-            for (kind, amount, sigma), step in wants.items()
+            (kind, amount, sigma): 100 * (results[task]["mse"] - plain[sigma]) / plain[sigma].mean()
+            for (kind, amount, sigma), task in wants.items()
         }
         with drawing(8.5, 3.4) as figure:
             panels = figure.subplots(1, len(sigmas), squeeze=False)[0]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+from matplotlib.figure import Figure
+from torch import Tensor
 
 from fpmc.metrics import standard_error
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import BLACK, BLUE, GREEN, ORANGE, drawing, name_levels
 from fpmc.report.table import plus_minus
-from fpmc.study import steps
-from fpmc.study.experiment import Experiment
+from fpmc.study import tasks
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
-from fpmc.study.methods import PSPC_FLEX, PSPC_SQUARE, lukoianov, paper_tau
+from fpmc.study.methods import PSPC_FLEX, PSPC_SQUARE, Method, lukoianov
+from fpmc.study.paper import Experiment
 
 LOOKS = {
     "": {"color": BLACK, "marker": "o", "linestyle": "-", "label": "binary"},
@@ -28,28 +32,14 @@ def experiment(lab: Lab) -> Experiment:
     """Errors of three methods, each as it is, with Q learned, with R learned, and with both."""
     wanted = lab.grid if lab.scale.tuned is None else lab.scale.tuned
     sigmas = list(dict.fromkeys(lab.level(sigma) for sigma in wanted))
-    methods = (PSPC_SQUARE, PSPC_FLEX, lukoianov(paper_tau(lab)))
+    methods = (PSPC_SQUARE, PSPC_FLEX, lukoianov(lab.policy.tau))
     wants = {
-        (method, soft, sigma): steps.error(lab, replace(method, soft=steps.learned(lab, method, soft)), sigma)
+        (method, soft, sigma): tasks.error(lab, replace(method, soft=tasks.learned(lab, method, soft)), sigma)
         for method in methods for soft in LOOKS for sigma in sigmas
     }
 
     def show(results: Results) -> Exhibit:
-        errors = {key: results[step]["mse"] for key, step in wants.items()}
-        with drawing(8.5, 4.8) as figure:
-            panels = figure.subplots(2, len(methods), sharex=True, sharey="row", squeeze=False)
-            for column, method in enumerate(methods):
-                for panel, soft in zip(panels[:, column], ("q", "r")):
-                    for which in ("", soft, "qr"):
-                        mean = [errors[method, which, sigma].mean().item() for sigma in sigmas]
-                        panel.plot(sigmas, mean, markersize=4, linewidth=1.4, **LOOKS[which])
-                    name_levels(panel, sigmas)
-                    panel.set_yscale("log")
-                    panel.legend()
-                panels[0, column].set_title(method.label)
-                panels[1, column].set_xlabel("σ")
-            for panel in panels[:, 0]:
-                panel.set_ylabel("MSE to DDPM++")
+        errors = {key: results[task]["mse"] for key, task in wants.items()}
         rows, records = [], []
         for method in methods:
             for sigma in sigmas:
@@ -75,13 +65,34 @@ def experiment(lab: Lab) -> Experiment:
             headers=("Denoiser", "σ", "binary", "soft Q", "soft R", "both", "by Q, %", "by R, %", "by both, %"),
             rows=rows,
             records=records,
-            figure=figure,
+            figure=_figure(methods, sigmas, errors),
             notes=(
-                f"{steps.judged(lab)}, none of those that the best step was chosen on; "
-                f"{lab.scale.recipe.steps} steps of {lab.scale.recipe.batch} images.",
+                f"{tasks.judged(lab)}, none of those that the best step was chosen on; "
+                f"{lab.scale.tuning.steps} steps of {lab.scale.tuning.batch} images.",
                 *(["Zeros of r stay 0: where each estimator answers for one pixel (Lukoianov), r cancels and soft R is "
-                   "the binary R."] if lab.scale.recipe.floor_r == 0 else []),
+                   "the binary R."] if lab.scale.tuning.floor_r == 0 else []),
             ),
         )
 
     return Experiment(list(wants.values()), show)
+
+
+def _figure(
+    methods: Sequence[Method], sigmas: Sequence[float], errors: Mapping[tuple[Method, str, float], Tensor]
+) -> Figure:
+    """A column per method; soft Q above, soft R below."""
+    with drawing(8.5, 4.8) as figure:
+        panels = figure.subplots(2, len(methods), sharex=True, sharey="row", squeeze=False)
+        for column, method in enumerate(methods):
+            for panel, soft in zip(panels[:, column], ("q", "r")):
+                for which in ("", soft, "qr"):
+                    mean = [errors[method, which, sigma].mean().item() for sigma in sigmas]
+                    panel.plot(sigmas, mean, markersize=4, linewidth=1.4, **LOOKS[which])
+                name_levels(panel, sigmas)
+                panel.set_yscale("log")
+                panel.legend()
+            panels[0, column].set_title(method.label)
+            panels[1, column].set_xlabel("σ")
+        for panel in panels[:, 0]:
+            panel.set_ylabel("MSE to DDPM++")
+    return figure

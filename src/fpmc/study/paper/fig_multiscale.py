@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from fpmc.learn.fit import errors_of
@@ -13,14 +14,14 @@ from fpmc.metrics import standard_error
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing, line, name_levels
 from fpmc.report.table import plus_minus
-from fpmc.study import steps
-from fpmc.study.experiment import Experiment
-from fpmc.study.graph import Results, Step
+from fpmc.study import tasks
+from fpmc.study.graph import Results, Task
 from fpmc.study.lab import Lab
 from fpmc.study.methods import REFERENCE, Method, table_rows
+from fpmc.study.paper import Experiment
 
 BEST = "best group alone"
-WHOM = {"mse": "DDPM++", "mse to the reference": "NCSN++"}
+TARGETS = {"mse": "DDPM++", "mse to the reference": "NCSN++"}
 
 
 def experiment(lab: Lab) -> Experiment:
@@ -29,42 +30,30 @@ def experiment(lab: Lab) -> Experiment:
     mixtures = [row for row in rows if row.preset == "multiscale"]
     floor = replace(REFERENCE, label="NCSN++ (floor)")
     singles = [row for row in rows if row not in mixtures]
-    wants = {(row, sigma): steps.error(lab, row, sigma) for row in [floor, *singles] for sigma in lab.grid}
+    wants = {(row, sigma): tasks.error(lab, row, sigma) for row in [floor, *singles] for sigma in lab.grid}
     kinds = dict.fromkeys((row.augment == "moved", sigma) for row in mixtures for sigma in lab.grid)
-    weights = {(moved, sigma): steps.fitted(lab, sigma, moved) for moved, sigma in kinds}
-    products = {(moved, sigma): steps.products(lab, sigma, moved) for moved, sigma in kinds}
+    weights = {(moved, sigma): tasks.fitted(lab, sigma, moved) for moved, sigma in kinds}
+    products = {(moved, sigma): tasks.products(lab, sigma, moved) for moved, sigma in kinds}
 
     def show(results: Results) -> Exhibit:
-        def found(row: Method, whom: str) -> dict[str, dict[float, Tensor]]:
-            return {row.label: {sigma: results[wants[row, sigma]][whom] for sigma in lab.grid}}
+        def found(row: Method, target: str) -> dict[str, dict[float, Tensor]]:
+            return {row.label: {sigma: results[wants[row, sigma]][target] for sigma in lab.grid}}
 
         errors: dict[str, dict[str, dict[float, Tensor]]] = {"mse": found(floor, "mse"), "mse to the reference": {}}
-        for whom, by_label in errors.items():
-            by_label.update(_mixed(results, mixtures, weights, products, whom))
+        for target, by_label in errors.items():
+            by_label.update(_mixed(results, mixtures, weights, products, target))
             for row in singles:
-                by_label.update(found(row, whom))
+                by_label.update(found(row, target))
         ours = errors["mse"]
-        least = {sigma: e.mean().item() for sigma, e in ours[floor.label].items()}
-        with drawing(9, 5) as figure:
-            panels = figure.subplots(1, 2, sharey=True)
-            for panel, (whom, name) in zip(panels, WHOM.items()):
-                panel.axhline(1, color="0.4", linewidth=1)
-                for index, label in enumerate(errors["mse to the reference"]):
-                    ratios = {sigma: e.mean().item() / least[sigma] for sigma, e in errors[whom][label].items()}
-                    panel.plot(list(ratios), list(ratios.values()), label=label, **line(index))
-                name_levels(panel, lab.grid)
-                panel.set(yscale="log", ylim=(0.5, 200), xlabel="σ", title=f"to {name}")
-            panels[0].set_ylabel("error / distance between the networks")
-            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
         cells = [
             (f"{sigma:.3g}", *(plus_minus(1e3 * e[sigma].mean().item(), 1e3 * standard_error(e[sigma]), 2)
                                for e in ours.values()))
             for sigma in lab.grid
         ]
         records = [
-            {"method": label, "to": WHOM[whom], "sigma": sigma, "mse": e.mean().item(), "mse_se": standard_error(e),
+            {"method": label, "to": TARGETS[to], "sigma": sigma, "mse": e.mean().item(), "mse_se": standard_error(e),
              "points": len(e)}
-            for whom, by_label in errors.items()
+            for to, by_label in errors.items()
             for label, by_level in by_label.items() for sigma, e in by_level.items()
         ]
         return Exhibit(
@@ -78,23 +67,42 @@ def experiment(lab: Lab) -> Experiment:
             headers=("σ", *ours),
             rows=cells,
             records=records,
-            figure=figure,
-            notes=(f"{steps.judged(lab)}, none of those that anything was fitted on.",),
+            figure=_figure(lab.grid, errors, ours[floor.label]),
+            notes=(f"{tasks.judged(lab)}, none of those that anything was fitted on.",),
         )
 
     return Experiment([*wants.values(), *weights.values(), *products.values()], show)
 
 
+def _figure(
+    grid: Sequence[float], errors: Mapping[str, Mapping[str, Mapping[float, Tensor]]], floor: Mapping[float, Tensor]
+) -> Figure:
+    """Errors to each network, divided by the distance of the networks from each other."""
+    least = {sigma: e.mean().item() for sigma, e in floor.items()}
+    with drawing(9, 5) as figure:
+        panels = figure.subplots(1, 2, sharey=True)
+        for panel, (target, name) in zip(panels, TARGETS.items()):
+            panel.axhline(1, color="0.4", linewidth=1)
+            for index, label in enumerate(errors["mse to the reference"]):
+                ratios = {sigma: e.mean().item() / least[sigma] for sigma, e in errors[target][label].items()}
+                panel.plot(list(ratios), list(ratios.values()), label=label, **line(index))
+            name_levels(panel, grid)
+            panel.set(yscale="log", ylim=(0.5, 200), xlabel="σ", title=f"to {name}")
+        panels[0].set_ylabel("error / distance between the networks")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
 def _mixed(
     results: Results, mixtures: Sequence[Method],
-    weights: Mapping[tuple[bool, float], Step], products: Mapping[tuple[bool, float], Step], whom: str,
+    weights: Mapping[tuple[bool, float], Task], products: Mapping[tuple[bool, float], Task], target: str,
 ) -> dict[str, dict[float, Tensor]]:
     """{label: {σ: error of each noisy image}} of the mixtures, and of the group that was best alone in their fit."""
     found: dict[str, dict[float, Tensor]] = {}
-    for (moved, sigma), step in weights.items():
-        fit, tables = results[step], results[products[moved, sigma]]["products"]
+    for (moved, sigma), task in weights.items():
+        fit, tables = results[task], results[products[moved, sigma]]["products"]
         network, reference = tables.shape[1] - 2, tables.shape[1] - 1
-        kept = [*range(network), network if whom == "mse" else reference]
+        kept = [*range(network), network if target == "mse" else reference]
         tables = tables[:, kept][:, :, kept].numpy()
         alone = torch.zeros(network)
         alone[fit["alone"].argmin()] = 1

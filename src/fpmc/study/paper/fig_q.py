@@ -13,11 +13,12 @@ from fpmc.core.sources import Source
 from fpmc.methods.wiener import lukoianov_masks, wiener_matrix
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing
-from fpmc.study import predict, steps
-from fpmc.study.experiment import Experiment
-from fpmc.study.graph import Made, Results, Step
+from fpmc.study import predict, tasks
+from fpmc.study.build import Inputs, unpack
+from fpmc.study.graph import Made, Results, Task
 from fpmc.study.lab import Lab
-from fpmc.study.methods import Inputs, lukoianov, paper_tau, unpack
+from fpmc.study.methods import lukoianov
+from fpmc.study.paper import Experiment
 
 SIGMA = 3.26
 PANELS = {
@@ -27,10 +28,10 @@ PANELS = {
 
 def experiment(lab: Lab) -> Experiment:
     """The four vectors, from the fine-tuned Q of Lukoianov's method at one noise level."""
-    sigma, method = lab.level(SIGMA), replace(lukoianov(paper_tau(lab)), soft="q")
-    tuned = steps.soft(lab, method, sigma)
-    vectors = Step(
-        f"vectors/σ {sigma:.4g}", gather, {"sigma": sigma, "tau": method.tau}, inputs=(tuned,),
+    sigma, method = lab.level(SIGMA), replace(lukoianov(lab.policy.tau), soft="q")
+    tuned = tasks.soft(lab, method, sigma)
+    vectors = Task(
+        f"vectors/σ {sigma:.4g}", gather, {"sigma": sigma, "tau": method.option("tau")}, inputs=(tuned,),
         stamps=lab.stamped("data"), predict=lambda: predict.calls(lab, method, [], 0),
     )
 
@@ -60,7 +61,7 @@ def experiment(lab: Lab) -> Experiment:
                 for name in PANELS
             ],
             figure=figure,
-            notes=("Here zeros of q stay 0.",) if lab.scale.recipe.floor_q == 0 else (),
+            notes=("Here zeros of q stay 0.",) if lab.scale.tuning.floor_q == 0 else (),
         )
 
     return Experiment([vectors], show)

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing
-from fpmc.study import steps
-from fpmc.study.experiment import Experiment
+from fpmc.study import tasks
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
 from fpmc.study.methods import NETWORK, REFERENCE, table_rows
+from fpmc.study.paper import Experiment
 from fpmc.study.paper.table_results import against
 
 GAP = 2                                                 # white pixels between pictures
@@ -22,12 +22,12 @@ GAP = 2                                                 # white pixels between p
 def experiment(lab: Lab) -> Experiment:
     """Samples of all denoisers, networks last; the first batches are enough."""
     methods = [method for method in table_rows(lab) if method != NETWORK] + [REFERENCE, NETWORK]
-    shown = min(lab.scale.shown, *(steps.seeds_of(lab, method) for method in methods))
+    shown = min(lab.scale.shown, *(tasks.seeds_of(lab, method) for method in methods))
     enough = -(-shown // lab.scale.batch)
-    batches = {method: steps.samples(lab, method)[:enough] for method in methods}
+    batches = {method: tasks.samples(lab, method)[:enough] for method in methods}
 
     def show(results: Results) -> Exhibit:
-        images = {method: steps.drawn(results, each)[:shown] for method, each in batches.items()}
+        images = {method: tasks.drawn(results, each)[:shown] for method, each in batches.items()}
         judged = against(results, {m: each for m, each in batches.items() if m != REFERENCE}, batches[REFERENCE])
         labels = [method.label.replace("PSPC-Flex + soft", "soft").replace(" = ", "=") for method in methods]
         side = lab.side + GAP
@@ -59,7 +59,7 @@ def experiment(lab: Lab) -> Experiment:
             figure=figure,
         )
 
-    return Experiment([step for each in batches.values() for step in each], show)
+    return Experiment([task for each in batches.values() for task in each], show)
 
 
 def _mosaic(columns: list[Tensor]) -> Tensor:  # each (n, C, H, W) -> (rows, columns, C or none)

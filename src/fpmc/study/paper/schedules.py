@@ -6,25 +6,26 @@ from fpmc.methods.schedules import resolve
 from fpmc.methods.table1 import nearest
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing, line, name_levels
-from fpmc.study import steps
-from fpmc.study.experiment import Experiment
+from fpmc.study import tasks
+from fpmc.study.build import best_value
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
-from fpmc.study.methods import ELS, LS, PSPC_FLEX, PSPC_SQUARE, best_value
+from fpmc.study.methods import ELS, LS, PSPC_FLEX, PSPC_SQUARE
+from fpmc.study.paper import Experiment
 
 METHODS = {method.preset: method for method in (PSPC_SQUARE, LS, ELS, PSPC_FLEX)}
 
 
 def experiment(lab: Lab) -> Experiment:
     """Every candidate of every method at every level of the grid."""
-    methods = [METHODS[name] for name in lab.scale.calibrated if name != "els" or lab.side < 48]
+    methods = [METHODS[name] for name in lab.scale.calibrated if name != "els" or not lab.policy.large]
     wants = {
-        (method, sigma): steps.scores(lab, method, sigma)
+        (method, sigma): tasks.scores(lab, method, sigma)
         for method in methods for sigma in lab.grid
     }
 
     def show(results: Results) -> Exhibit:
-        best = {key: best_value(results[step]) for key, step in wants.items()}
+        best = {key: best_value(results[task]) for key, task in wants.items()}
         paper = {method: resolve(lab.dataset, method.preset, lab.images.shape) for method in methods}
         theirs = {(m, sigma): paper[m][nearest(paper[m], sigma)] for m, sigma in wants}
         with drawing(8.5, 2.8) as figure:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fpmc.report.exhibit import Exhibit
-from fpmc.study import steps
-from fpmc.study.experiment import Experiment
+from fpmc.study import tasks
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
 from fpmc.study.methods import table_rows
+from fpmc.study.paper import Experiment
 
 SIGMA = 1.09
 WORDS = {
@@ -29,12 +29,12 @@ WORDS = {
 def experiment(lab: Lab) -> Experiment:
     """A plan of every method at one noise level in the middle."""
     sigma = lab.level(SIGMA)
-    plans = {method: steps.plan(lab, method, sigma) for method in table_rows(lab) if method.name in WORDS}
+    plans = {method: tasks.plan(lab, method, sigma) for method in table_rows(lab) if method.name in WORDS}
 
     def show(results: Results) -> Exhibit:
         rows, records = [], []
-        for method, step in plans.items():
-            found, words = results[step].info, WORDS[method.name]
+        for method, task in plans.items():
+            found, words = results[task].info, WORDS[method.name]
             rows.append((
                 method.label, *words, f"{found['estimators']:,}", f"{found['distinct']:,}", f"{found['images']:,}",
                 ", ".join(found["kernels"]), f"{found['work'] / 1e9:.3g}",

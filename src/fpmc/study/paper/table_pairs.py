@@ -6,11 +6,11 @@ from itertools import pairwise
 
 from fpmc.metrics import paired
 from fpmc.report.exhibit import Exhibit
-from fpmc.study import steps
-from fpmc.study.experiment import Experiment
+from fpmc.study import tasks
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
 from fpmc.study.methods import REFERENCE, table_rows
+from fpmc.study.paper import Experiment
 from fpmc.study.paper.table_results import against, cells
 
 BUILT_ON = {
@@ -21,8 +21,8 @@ BUILT_ON = {
 
 def experiment(lab: Lab) -> Experiment:
     """The samples of table-results."""
-    batches = {method: steps.samples(lab, method) for method in table_rows(lab)}
-    reference = steps.samples(lab, REFERENCE)
+    batches = {method: tasks.samples(lab, method) for method in table_rows(lab)}
+    reference = tasks.samples(lab, REFERENCE)
 
     def show(results: Results) -> Exhibit:
         judged = against(results, batches, reference)
@@ -46,4 +46,4 @@ def experiment(lab: Lab) -> Experiment:
             records=records,
         )
 
-    return Experiment([step for each in [reference, *batches.values()] for step in each], show)
+    return Experiment([task for each in [reference, *batches.values()] for task in each], show)

@@ -8,24 +8,23 @@ from typing import Any
 from fpmc.metrics import Comparison, compare
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.table import plus_minus
-from fpmc.study import steps
-from fpmc.study.experiment import Experiment
-from fpmc.study.graph import Results, Step
+from fpmc.study import tasks
+from fpmc.study.graph import Results, Task
 from fpmc.study.lab import Lab
 from fpmc.study.methods import REFERENCE, Method, table_rows
-from fpmc.study.paper import published
+from fpmc.study.paper import Experiment, published
 
 
 def experiment(lab: Lab) -> Experiment:
     """Samples of all rows and of the reference."""
-    batches = {method: steps.samples(lab, method) for method in table_rows(lab)}
-    reference = steps.samples(lab, REFERENCE)
+    batches = {method: tasks.samples(lab, method) for method in table_rows(lab)}
+    reference = tasks.samples(lab, REFERENCE)
 
     def show(results: Results) -> Exhibit:
-        theirs = published.TITLES[lab.published]
+        theirs = published.TITLES[lab.policy.like]
         rows, records = [], []
         for method, one in against(results, batches, reference).items():
-            rows.append((method.label, *cells(one), *published.results(lab.published, method.name), str(len(one))))
+            rows.append((method.label, *cells(one), *published.results(lab.policy.like, method.name), str(len(one))))
             records.append(record(method, one))
         return Exhibit(
             name="table-results",
@@ -39,15 +38,15 @@ def experiment(lab: Lab) -> Experiment:
             notes=notes(lab),
         )
 
-    return Experiment([step for each in [reference, *batches.values()] for step in each], show)
+    return Experiment([task for each in [reference, *batches.values()] for task in each], show)
 
 
 def against(
-    results: Results, batches: Mapping[Method, Sequence[Step]], reference: Sequence[Step]
+    results: Results, batches: Mapping[Method, Sequence[Task]], reference: Sequence[Task]
 ) -> dict[Method, Comparison]:
     """Each method's samples against the reference's, over the seeds it has."""
-    truth = steps.drawn(results, reference)
-    found = {method: steps.drawn(results, each) for method, each in batches.items()}
+    truth = tasks.drawn(results, reference)
+    found = {method: tasks.drawn(results, each) for method, each in batches.items()}
     return {method: compare(images, truth[: len(images)]) for method, images in found.items()}
 
 
@@ -58,7 +57,7 @@ def cells(one: Comparison) -> tuple[str, str]:
 
 def record(method: Method, one: Comparison) -> dict[str, Any]:
     """The numbers of a row in full."""
-    return {"method": method.name, **{k: v for k, v in method.settings().items() if k == "tau"}, **one.summary()}
+    return {"method": method.name, **{name: value for name, value in method.options if name == "tau"}, **one.summary()}
 
 
 def notes(lab: Lab) -> tuple[str, ...]:
@@ -66,10 +65,10 @@ def notes(lab: Lab) -> tuple[str, ...]:
     found = []
     if lab.dataset is None:
         found.append(f"{lab.images.name} is none of the paper's data sets, whose values are there for the order.")
-    if lab.scale.dear_seeds < lab.scale.seeds:
-        found.append(f"ELS and Lukoianov have the first {lab.scale.dear_seeds} of the {lab.scale.seeds} seeds.")
+    if lab.scale.expensive_seeds < lab.scale.seeds:
+        found.append(f"ELS and Lukoianov have the first {lab.scale.expensive_seeds} of the {lab.scale.seeds} seeds.")
     if not lab.scale.retune:
         found.append("Soft Q and R were learned once, on the data alone, and used as they are with augmented sources.")
-    if lab.scale.recipe.floor_q == 0:
+    if lab.scale.tuning.floor_q == 0:
         found.append("Soft Q and R keep the support of the binary masks: zeros stay 0.")
     return tuple(found)

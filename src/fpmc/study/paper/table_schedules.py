@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from fpmc.metrics import paired
 from fpmc.report.exhibit import Exhibit
-from fpmc.study import steps
-from fpmc.study.experiment import Experiment
+from fpmc.study import tasks
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
 from fpmc.study.methods import REFERENCE, table_rows
+from fpmc.study.paper import Experiment
 from fpmc.study.paper.table_results import against, cells, record
 
 
@@ -18,8 +18,8 @@ def experiment(lab: Lab) -> Experiment:
     """Samples of every method that has a schedule, with both."""
     rows = [row for row in table_rows(lab) if row.preset in lab.scale.calibrated and not row.soft]
     ours = {row: replace(row, schedule="calibrated") for row in rows}
-    batches = {method: steps.samples(lab, method) for method in (*rows, *ours.values())}
-    reference = steps.samples(lab, REFERENCE)
+    batches = {method: tasks.samples(lab, method) for method in (*rows, *ours.values())}
+    reference = tasks.samples(lab, REFERENCE)
 
     def show(results: Results) -> Exhibit:
         judged = against(results, batches, reference)
@@ -42,4 +42,4 @@ def experiment(lab: Lab) -> Experiment:
             ],
         )
 
-    return Experiment([step for each in [reference, *batches.values()] for step in each], show)
+    return Experiment([task for each in [reference, *batches.values()] for task in each], show)

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from fpmc.metrics import paired
 from fpmc.report.exhibit import Exhibit
-from fpmc.study import steps
-from fpmc.study.experiment import Experiment
+from fpmc.study import tasks
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
 from fpmc.study.methods import REFERENCE, lukoianov
-from fpmc.study.paper import published
+from fpmc.study.paper import Experiment, published
 from fpmc.study.paper.table_results import against, cells, notes, record
 
 TAUS = (0.02, 0.05)
@@ -20,8 +19,8 @@ PAPER = ("ffhq", "afhq")
 
 def experiment(lab: Lab) -> Experiment:
     """Samples with both thresholds."""
-    reference = steps.samples(lab, replace(REFERENCE, dear=True))
-    batches = {lukoianov(tau): steps.samples(lab, lukoianov(tau)) for tau in TAUS}
+    reference = tasks.samples(lab, replace(REFERENCE, expensive=True))
+    batches = {lukoianov(tau): tasks.samples(lab, lukoianov(tau)) for tau in TAUS}
 
     def show(results: Results) -> Exhibit:
         judged = against(results, batches, reference)
@@ -29,7 +28,7 @@ def experiment(lab: Lab) -> Experiment:
         rows = [
             (
                 method.label, *cells(one),
-                *(cell for name in PAPER for cell in published.tau(name, method.tau or 0.0)), str(len(one)),
+                *(cell for name in PAPER for cell in published.tau(name, method.option("tau"))), str(len(one)),
             )
             for method, one in judged.items()
         ]
@@ -47,4 +46,4 @@ def experiment(lab: Lab) -> Experiment:
             ),
         )
 
-    return Experiment([step for each in [reference, *batches.values()] for step in each], show)
+    return Experiment([task for each in [reference, *batches.values()] for task in each], show)

@@ -1,4 +1,4 @@
-"""The steps that experiments share: maps, fine-tuning by level, samples by seeds, errors by level, calibration."""
+"""The tasks that experiments share: maps, fine-tuning by level, samples by seeds, errors by level, calibration."""
 
 from __future__ import annotations
 
@@ -8,45 +8,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from fpmc.core.fpmc import FPMC
 from fpmc.engine import Call
-from fpmc.errors import InputError
 from fpmc.files import atomic
-from fpmc.learn.calibrate import BATCH, calibrate, forward_points
-from fpmc.learn.finetune import Level, Recipe, train_level
+from fpmc.learn.calibrate import BATCH, forward_points, score_level
+from fpmc.learn.finetune import Level, Tuning, train_level
 from fpmc.learn.fit import Moments, fit_targets, labels
 from fpmc.methods.multiscale import AROUND, FINE, FINE_MASKS, HALF, MOVING, TEMPERATURES, TURNING
 from fpmc.methods.schedules import resolve
 from fpmc.methods.table1 import nearest
 from fpmc.networks import sensitivity_maps
-from fpmc.sampling import initial_noise, integrate, levels_of
+from fpmc.sampling import levels_of
 from fpmc.study import predict
-from fpmc.study.graph import Made, Result, Results, Step
+from fpmc.study.build import Inputs, build, made_of, multiscale, pack
+from fpmc.study.graph import Made, Result, Results, Task
 from fpmc.study.lab import HELD_OUT_SEED, Lab
-from fpmc.study.methods import SCHEDULED, Inputs, Method, build, multiscale, pack
+from fpmc.study.methods import NETWORK, Method
+from fpmc.study.samples import resumed, sample_batch
 
 DENSE = 11                                              # patch sizes up to here are all tried
 
 
-def stamps(lab: Lab, method: Method, *more: str) -> dict[str, str]:
-    """What decides a method's results besides its settings: files, the schedule, the size of ELS's source."""
-    if method.preset in ("network", "reference"):
-        return lab.stamped(method.preset, *more) | {"shape": str(lab.images.shape)}
-    found = lab.stamped("data", *more)
-    if method.preset == "pspc_flex":
-        found |= lab.stamped("maps")
-    if method.preset in SCHEDULED and method.value is None and not method.schedule:
-        found["schedule"] = str(lab.dataset)
-    if method.preset == "els":
-        found["images"] = str(lab.scale.els_images)
-    return found
-
-
-def needs(lab: Lab, method: Method, sigmas: Iterable[float]) -> tuple[Step, ...]:
-    """The steps a method depends on at these noise levels: maps, scores, soft levels, weights, synthetic images."""
+def needs(lab: Lab, method: Method, sigmas: Iterable[float]) -> tuple[Task, ...]:
+    """The tasks a method depends on at these noise levels: maps, scores, soft levels, weights, synthetic images."""
     sigmas, found = list(sigmas), []
     if method.schedule:
         found += [scores(lab, replace(method, schedule=""), sigma) for sigma in sigmas]
@@ -66,24 +52,24 @@ def needs(lab: Lab, method: Method, sigmas: Iterable[float]) -> tuple[Step, ...]
 def _threshold(lab: Lab, method: Method, sigma: float) -> float:
     if method.schedule:
         return 0.0                                      # not known before it is calibrated
-    if method.value is not None:
-        return method.value
+    if method.option("schedule") is not None:
+        return method.option("schedule")
     taus = resolve(lab.dataset, "pspc_flex", lab.images.shape)
     return taus[nearest(taus, sigma)]
 
 
-def _held_out(lab: Lab) -> tuple[Step, ...]:
+def _held_out(lab: Lab) -> tuple[Task, ...]:
     return () if lab.given_held_out is not None else (synthetic(lab, lab.scale.held_out, HELD_OUT_SEED),)
 
 
 # Sensitivity maps (App. A.1.2)
 
 
-def maps(lab: Lab, sigma: float) -> Step:
+def maps(lab: Lab, sigma: float) -> Task:
     """The maps of the network at one noise level."""
     settings = {"sigma": sigma, "draws": lab.scale.draws}
-    return Step(
-        f"maps/σ {sigma:.4g}", compute_maps, settings, stamps=lab.stamped("data", "network"),
+    return Task(
+        f"maps/σ {sigma:.4g}", compute_maps, settings, **made_of(lab, NETWORK, "data"),
         predict=lambda: predict.maps(lab),
     )
 
@@ -96,11 +82,11 @@ def compute_maps(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, draws
 # Synthetic images (App. B)
 
 
-def synthetic(lab: Lab, count: int, seed: int) -> Step:
+def synthetic(lab: Lab, count: int, seed: int) -> Task:
     """Samples of the network, which keep themselves in the cache folder; the result says only which."""
-    return Step(
+    return Task(
         f"synthetic images/seed {seed}", make_synthetic, {"count": count, "seed": seed, "steps": lab.steps},
-        stamps=lab.stamped("network") | {"shape": str(lab.images.shape)},
+        **made_of(lab, NETWORK),
         predict=lambda: predict.synthetic(lab, count),
     )
 
@@ -113,32 +99,33 @@ def make_synthetic(lab: Lab, inputs: Inputs, scratch: Path, *, count: int, seed:
 
 
 def learned(lab: Lab, method: Method, names: str) -> str:
-    """Which of Q and R have steps of their own: Lukoianov's r cancels while zeros stay 0 (`Level.free`)."""
-    return names.replace("r", "") if method.preset == "lukoianov" and lab.scale.recipe.floor_r == 0 else names
+    """Which of Q and R have tasks of their own: Lukoianov's r cancels while zeros stay 0 (`Level.free`)."""
+    return names.replace("r", "") if method.preset == "lukoianov" and lab.scale.tuning.floor_r == 0 else names
 
 
-def soft(lab: Lab, method: Method, sigma: float) -> Step:
+def soft(lab: Lab, method: Method, sigma: float) -> Task:
     """Q, R or both of a method, learned at one noise level; on its own source if the scale says so."""
     if not lab.scale.retune:
         method = replace(method, augment=None)
-    recipe = asdict(replace(lab.scale.recipe, learn=tuple(method.soft), decay_from=lab.decay_from))
-    return Step(
+    tuning = asdict(replace(lab.scale.tuning, learn=tuple(method.soft), decay_from=lab.policy.decay_from))
+    binary = replace(method, soft="")
+    return Task(
         f"soft/{method.slug}/σ {sigma:.4g}",
         tune,
-        {"method": method.settings(), "sigma": sigma, "recipe": recipe},
-        inputs=(*needs(lab, replace(method, soft=""), [sigma]), *_held_out(lab)),
-        stamps=stamps(lab, method, "network", "held_out"),
+        {"method": method.settings(), "sigma": sigma, "tuning": tuning},
+        inputs=(*needs(lab, binary, [sigma]), *_held_out(lab)),
+        **made_of(lab, binary, "network", "held_out"),
         predict=lambda: predict.tuning(lab, method, sigma),
     )
 
 
 def tune(
-    lab: Lab, inputs: Inputs, scratch: Path, *, method: dict[str, Any], sigma: float, recipe: dict[str, Any]
+    lab: Lab, inputs: Inputs, scratch: Path, *, method: dict[str, Any], sigma: float, tuning: dict[str, Any]
 ) -> Made:
     binary = build(lab, replace(Method.of(method), soft=""), inputs)
     assert isinstance(binary, FPMC)
-    settings: dict[str, Any] = {**recipe, "learn": tuple(recipe["learn"])}
-    level = Level.start(binary.at(sigma), sigma, Recipe(**settings), lab.device)
+    settings: dict[str, Any] = {**tuning, "learn": tuple(tuning["learn"])}
+    level = Level.start(binary.at(sigma), sigma, Tuning(**settings), lab.device)
     for _ in train_level(level, lab.network, lab.images, lab.tuning, scratch / "level.pt"):
         pass
     return pack(level.result, sigma=sigma, start=level.history[0][2], best=level.best, steps=level.step)
@@ -154,12 +141,13 @@ def chosen(sigma: float, moved: bool) -> dict[str, Any]:
     return {"temperatures": list(TEMPERATURES), "around": list(AROUND), "half": HALF, **masks, **wider}
 
 
-def fitted(lab: Lab, sigma: float, moved: bool) -> Step:
+def fitted(lab: Lab, sigma: float, moved: bool) -> Task:
     """Weights of the multi-scale collection at one noise level, fitted to the network and fitted to clean images."""
     settings = {"sigma": sigma, "count": lab.scale.fit, **chosen(sigma, moved)}
-    return Step(
+    return Task(
         f"multi-scale/{_name(settings)}", fit_weights, settings,
-        stamps=lab.stamped("data", "network"), predict=lambda: predict.groups(lab, sigma, lab.scale.fit, moved),
+        **made_of(lab, NETWORK, "data"),
+        predict=lambda: predict.groups(lab, sigma, lab.scale.fit, moved),
     )
 
 
@@ -176,14 +164,14 @@ def fit_weights(
     return Made({"network": network.weights, "clean": clean.weights, "alone": network.singles}, info)
 
 
-def products(lab: Lab, sigma: float, moved: bool) -> Step:
+def products(lab: Lab, sigma: float, moved: bool) -> Task:
     """⟨D_g, D_h⟩ of the groups' answers at noisy held-out images, and of the networks', which stand last.
 
     The error of any mixture of the groups to either network follows from them.
     """
     asked = answers(lab, sigma, lab.scale.points)
     settings = {"sigma": sigma, "count": lab.scale.points, **chosen(sigma, moved)}
-    return Step(
+    return Task(
         f"groups/{_name(settings)}", multiply, settings,
         inputs=(asked,), stamps=lab.stamped("data", "held_out"),
         predict=lambda: predict.groups(lab, sigma, lab.scale.points, moved),
@@ -209,21 +197,21 @@ def multiply(
 
 def seeds_of(lab: Lab, method: Method) -> int:
     """How many seeds a denoiser has samples of, from 0 on."""
-    return min(lab.scale.seeds, lab.scale.dear_seeds) if method.dear else lab.scale.seeds
+    return min(lab.scale.seeds, lab.scale.expensive_seeds) if method.expensive else lab.scale.seeds
 
 
-def samples(lab: Lab, method: Method) -> list[Step]:
-    """Samples of a denoiser, a step for each batch of seeds, which goes on from the last noise level it reached."""
+def samples(lab: Lab, method: Method) -> list[Task]:
+    """Samples of a denoiser, a task for each batch of seeds, resumed from the last noise level it reached."""
     count = seeds_of(lab, method)
     inputs = needs(lab, method, lab.grid)
 
-    def batch(seeds: range) -> Step:
-        return Step(
+    def batch(seeds: range) -> Task:
+        return Task(
             f"samples/{method.slug}/seeds {seeds[0]}-{seeds[-1]}",
             draw,
             {"method": method.settings(), "seeds": list(seeds), "steps": lab.steps},
             inputs=inputs,
-            stamps=stamps(lab, method),
+            **made_of(lab, method),
             predict=lambda: predict.samples(lab, method, len(seeds)),
         )
 
@@ -234,32 +222,14 @@ def samples(lab: Lab, method: Method) -> list[Step]:
 def draw(
     lab: Lab, inputs: Inputs, scratch: Path, *, method: dict[str, Any], seeds: list[int], steps: int
 ) -> Made:
-    denoiser, levels, kept = build(lab, Method.of(method), inputs), levels_of(steps), scratch / "state.safetensors"
-    z, done = levels[0] * initial_noise(seeds, lab.images.shape), 0
-    if kept.exists():
-        state = _go_on(kept, "z", "done")
-        z, done = state["z"], int(state["done"])
-    for step in integrate(denoiser, z, levels[done:], device=lab.device):
-        z = step.z
-        with atomic(kept) as part:
-            save_file({"z": z, "done": torch.tensor(done + step.index + 1)}, part)
-    return Made({"images": z.float()}, {"seeds": seeds})
+    denoiser, kept = build(lab, Method.of(method), inputs), scratch / "state.safetensors"
+    found = sample_batch(denoiser, seeds, lab.images.shape, levels_of(steps), kept, device=lab.device)
+    return Made({"images": found.images}, {"seeds": seeds})
 
 
-def _go_on(path: Path, *names: str) -> dict[str, torch.Tensor]:
-    """What an interrupted step had kept, with tensors of these names at least."""
-    try:
-        found = load_file(path)
-    except SafetensorError as error:
-        raise InputError(f"{str(path)!r} holds nothing to go on with ({error}); delete it") from error
-    if missing := [name for name in names if name not in found]:
-        raise InputError(f"{str(path)!r} holds no {missing[0]!r} to go on with; delete it")
-    return found
-
-
-def drawn(results: Results, batches: Sequence[Step]) -> torch.Tensor:
+def drawn(results: Results, batches: Sequence[Task]) -> torch.Tensor:
     """The samples of all batches, (n, C, H, W)."""
-    return torch.cat([results[step]["images"] for step in batches])
+    return torch.cat([results[task]["images"] for task in batches])
 
 
 # Errors by noise level (Sections 4.1 to 4.3)
@@ -267,15 +237,15 @@ def drawn(results: Results, batches: Sequence[Step]) -> torch.Tensor:
 
 def points_of(lab: Lab, method: Method) -> int:
     """Noisy images per noise level that a method is judged on."""
-    return min(lab.scale.points, lab.scale.dear_points) if method.dear else lab.scale.points
+    return min(lab.scale.points, lab.scale.expensive_points) if method.expensive else lab.scale.points
 
 
-def answers(lab: Lab, sigma: float, count: int) -> Step:
+def answers(lab: Lab, sigma: float, count: int) -> Task:
     """What the two networks answer to noisy held-out images, asked once for all methods."""
     fewer = "" if count == lab.scale.points else f" to {count}"
-    return Step(
+    return Task(
         f"networks' answers{fewer}/σ {sigma:.4g}", ask, {"sigma": sigma, "count": count},
-        inputs=_held_out(lab), stamps=lab.stamped("network", "reference", "held_out"),
+        inputs=_held_out(lab), **made_of(lab, NETWORK, "reference", "held_out"),
         predict=lambda: predict.asking(lab, count),
     )
 
@@ -284,22 +254,22 @@ def ask(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, count: int) ->
     z = forward_points(lab.judging, sigma, count)
     with torch.no_grad():
         found = {
-            whom: torch.cat([getattr(lab, whom)(part, sigma) for part in z.split(BATCH)])
-            for whom in ("network", "reference")
+            which: torch.cat([getattr(lab, which)(part, sigma) for part in z.split(BATCH)])
+            for which in ("network", "reference")
         }
     return Made(found, {"sigma": sigma})
 
 
-def error(lab: Lab, method: Method, sigma: float) -> Step:
+def error(lab: Lab, method: Method, sigma: float) -> Task:
     """Mean squared error of a denoiser to each network at one noise level, one number per noisy image."""
     count = points_of(lab, method)
     asked = answers(lab, sigma, count)
-    return Step(
+    return Task(
         f"errors/{method.slug}/σ {sigma:.4g}",
         measure,
         {"method": method.settings(), "sigma": sigma, "count": count, "asked": asked.name},
         inputs=(*needs(lab, method, [sigma]), asked),
-        stamps=stamps(lab, method, "held_out"),
+        **made_of(lab, method, "held_out"),
         predict=lambda: predict.calls(lab, method, [sigma], count),
     )
 
@@ -324,7 +294,7 @@ def _judge(
     for index, batch in enumerate(zip(*(each.split(BATCH) for each in (points, asked["network"], asked["reference"])))):
         kept = scratch / f"{index}.safetensors"
         if kept.exists():
-            found.append(_go_on(kept))
+            found.append(resumed(kept))
             continue
         z, network, reference = batch
         with torch.no_grad():
@@ -336,7 +306,7 @@ def _judge(
 
 def judged(lab: Lab) -> str:
     """How many noisy images there are, for the notes of a figure."""
-    fewer = min(lab.scale.points, lab.scale.dear_points)
+    fewer = min(lab.scale.points, lab.scale.expensive_points)
     some = f" ({fewer} for ELS and Lukoianov)" if fewer < lab.scale.points else ""
     return f"{lab.scale.points} noisy images per level{some}"
 
@@ -344,15 +314,16 @@ def judged(lab: Lab) -> str:
 # Schedules (App. C.1)
 
 
-def scores(lab: Lab, method: Method, sigma: float) -> Step:
+def scores(lab: Lab, method: Method, sigma: float) -> Task:
     """The error of a method with each of some patch sizes or thresholds, at one noise level."""
     values = candidates(lab, method.preset)
-    return Step(
+    tried = method.with_option("schedule", min(values))
+    return Task(
         f"calibration/{method.preset}/σ {sigma:.4g}",
         score,
         {"preset": method.preset, "sigma": sigma, "values": values, "count": lab.scale.calibration},
-        inputs=(*needs(lab, replace(method, value=min(values)), [sigma]), *_held_out(lab)),
-        stamps=stamps(lab, replace(method, value=0.0), "network", "held_out"),
+        inputs=(*needs(lab, tried, [sigma]), *_held_out(lab)),
+        **made_of(lab, tried, "network", "held_out"),
         predict=lambda: predict.calls(lab, method, [sigma], lab.scale.calibration * len(values)),
     )
 
@@ -360,12 +331,8 @@ def scores(lab: Lab, method: Method, sigma: float) -> Step:
 def score(
     lab: Lab, inputs: Inputs, scratch: Path, *, preset: str, sigma: float, values: list[float], count: int
 ) -> Made:
-    def make(value: float) -> FPMC:
-        denoiser = build(lab, Method("", "", preset, value=value), inputs)
-        assert isinstance(denoiser, FPMC)
-        return denoiser
-
-    found = list(calibrate(make, values, lab.network, lab.tuning, sigmas=[sigma], count=count))
+    tried: dict[float, Any] = {value: build(lab, Method(preset, (("schedule", value),)), inputs) for value in values}
+    found = score_level(tried, lab.network, forward_points(lab.tuning, sigma, count), sigma)
     return Made({}, {"sigma": sigma, "values": values, "mse": [each.mse for each in found]})
 
 
@@ -382,11 +349,11 @@ def candidates(lab: Lab, preset: str) -> list[float]:
 # Plans (Table 1)
 
 
-def plan(lab: Lab, method: Method, sigma: float) -> Step:
+def plan(lab: Lab, method: Method, sigma: float) -> Task:
     """What a method is at one noise level, and how it is evaluated."""
-    return Step(
+    return Task(
         f"plans/{method.slug}/σ {sigma:.4g}", describe, {"method": method.settings(), "sigma": sigma},
-        inputs=needs(lab, method, [sigma]), stamps=stamps(lab, method),
+        inputs=needs(lab, method, [sigma]), **made_of(lab, method),
         predict=lambda: predict.calls(lab, method, [], 0),
     )
 
