@@ -61,6 +61,9 @@ def test_noisy_images_of_unknown_noise(fpmc, tmp_path):
     code, out, err = fpmc("denoise", tmp_path / "z.npy", "--data", tmp_path / "data.npy", "--outdir", tmp_path / "run")
     assert code == 0, err
     assert "estimated noise levels" in out
+    for line in (line for line in out.splitlines() if line.startswith("σ")):
+        weights = line.partition("weights: ")[2].split(", ")                    # each with its name, the largest first
+        assert all(each.startswith(("square ", "optimal ", "T = ", "Wiener ", "masks ")) for each in weights)
     with np.load(tmp_path / "run" / "outputs.npz") as arrays:
         np.testing.assert_allclose(arrays["sigmas"], levels, rtol=0.35)
         errors = ((arrays["multi-scale"] - clean.numpy()) ** 2).mean((1, 2, 3))

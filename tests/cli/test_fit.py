@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -49,6 +50,12 @@ def test_a_fitted_model_is_a_denoiser_everywhere(fpmc, data, tmp_path):
     code, _, err = fpmc("sample", "--data", data, *args)
     assert code == 0, err
     assert fpmc("sample", *args).code == 2              # made of other images than "fashion"
+
+
+def test_other_images_of_the_same_name_are_refused(fpmc, refused, data, tmp_path):
+    assert fpmc("fit", "--data", data, "--outdir", tmp_path / "run", *QUICK).code == 0
+    np.save(data, 255 - np.load(data))
+    assert "data_checksum" in refused("fit", "--data", data, "--outdir", tmp_path / "run", *QUICK)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fpmc import presets
+from fpmc.cli.calibrate import figure
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 from fpmc.learn.calibrate import Score, calibration, trajectory_points
@@ -57,6 +58,12 @@ def test_points_of_a_trajectory_start_as_noise_and_end_denoised(images: ImageSet
     assert points[80.0].std() > 40
     nearest = (points[0.002][:, None] - images.scaled()).square().flatten(2).mean(2).min(1).values
     assert nearest.max() < 1e-3
+
+
+@pytest.mark.parametrize(("method", "named"), [("ls", "patch size s, pixels"), ("pspc_flex", "threshold τ")])
+def test_the_axis_says_what_was_tried(method: str, named: str) -> None:
+    scores = [Score(1.0, value, 0.1, 0.0, 1.0) for value in (3.0, 5.0)]
+    assert figure(calibration(method, 8, "mse", scores)).axes[0].get_xlabel() == named
 
 
 def test_errors_name_what_is_wrong(images: ImageSet) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, parse, progress_bar
+from fpmc.study.methods import Method
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,6 +51,8 @@ def main(args: list[str]) -> None:
         return getattr(presets, config.method)(source, **{option: value})
 
     identity = {**asdict(config), "sigmas": sigmas, "levels": None, "outdir": None}
+    identity["data_checksum"] = policy.images.checksum()
+    identity["network_checksum"] = Method(policy.network(config.network)).checksum()
     run = RunDirectory(config.outdir, identity, command="calibrate", free=("device",))
     scores = []
     with progress_bar(config.method) as progress:

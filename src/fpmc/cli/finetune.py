@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from fpmc.cli.jobs import share
 from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, parse, progress_bar
 from fpmc.errors import InputError
-from fpmc.study.methods import parse_method
+from fpmc.study.methods import Method, parse_method
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,7 +63,9 @@ def main(args: list[str]) -> None:
     from fpmc.report.run import RunDirectory
 
     free = ("sigmas", "levels", "outdir", "jobs", "threads", "device")
-    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="finetune", free=free)
+    identity = {**asdict(config), "outdir": None, "data_checksum": policy.images.checksum()}
+    identity["network_checksum"] = Method(policy.network(config.network)).checksum()
+    run = RunDirectory(config.outdir, identity, command="finetune", free=free)
     if passed := [f"{sigma:g}" for sigma in sigmas if sigma not in policy.grid]:
         run.say(f"sampling in {policy.steps} steps does not visit σ = {', '.join(passed)}; --levels names its levels")
     _learn(config, job, sigmas, run)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fpmc.cli.options import DeviceOptions, LevelOptions, SourceOptions, parse, progress_bar
 from fpmc.errors import InputError
+from fpmc.study.methods import Method
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,6 +56,8 @@ def main(args: list[str]) -> None:
     sigmas = config.chosen(config.policy(images))
     base = _collections(config, images)
     identity = {**asdict(config), "sigmas": sigmas, "levels": None, "outdir": None}
+    identity["data_checksum"] = images.checksum()
+    identity["target_checksum"] = None if target == "clean" else Method(config.target).checksum()
     run = RunDirectory(config.outdir, identity, command="fit", free=("device",))
     options = {"count": config.count, "per": config.per, "seed": config.seed, "device": config.device}
     fits: list[Fit] = []

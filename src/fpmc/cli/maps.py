@@ -22,6 +22,7 @@ class Config(DataOptions, LevelOptions, DeviceOptions):
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "maps")
+
     import torch
 
     from fpmc.methods.schedules import resolve
