@@ -267,14 +267,15 @@ def validate(
     device: str | torch.device = "cpu",
 ) -> dict[float, float]:
     """Mean squared error against the clean held-out images by noise level, with the same noise at every call."""
-    errors = dict.fromkeys(sigmas, 0.0)
+    errors, known = dict.fromkeys(sigmas, 0.0), getattr(denoiser, "label_dim", 0)
     for start in range(0, len(images), batch):
         x = images.scaled(slice(start, start + batch))
         generator = torch.Generator().manual_seed(_seed(seed, "validation", start))
         noise = torch.randn(x.shape, generator=generator)
+        labels = [images.labels[start : start + batch]] if known and images.labels is not None else []
         for sigma in sigmas:
             z = (x + sigma * noise).to(device)
-            x0 = denoiser(z, torch.full((len(z),), sigma, device=device)).cpu()
+            x0 = denoiser(z, torch.full((len(z),), sigma, device=device), *labels).cpu()
             errors[sigma] += (x0 - x).square().mean((1, 2, 3)).sum().item() / len(images)
     return errors
 
