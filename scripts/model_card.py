@@ -33,6 +33,7 @@ def text(card: dict[str, Any], curve: bool) -> str:
 
 The weights are the moving average, kept in float16. Noise levels in training are
 ln σ ~ N({card["p_mean"]}, {card["p_std"]}²); EDM's are N(−1.2, 1.2²). {_limits(card)}
+{card.get("note", "")}
 
 {_agreement(card)}
 
