@@ -11,7 +11,8 @@ from PIL import Image
 
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
-from fpmc.metrics import compare, load_samples, nearest, paired
+from fpmc.metrics import Comparison, compare, load_samples, nearest, paired
+from fpmc.sampling import sample
 
 
 @pytest.fixture(autouse=True)
@@ -154,3 +155,85 @@ def test_a_pickled_array_is_not_opened(tmp_path):
     np.save(tmp_path / "samples.npy", np.array([object()]), allow_pickle=True)
     with pytest.raises(InputError):
         load_samples(tmp_path)
+
+
+def test_medians_trimmed_means_and_pooled_r2_by_their_definitions():
+    x, y = (value.double().numpy() for value in pairs(40))
+    got = compare(x, y)
+    mse, variance = ((x - y) ** 2).mean((1, 2, 3)), y.var((1, 2, 3))
+    r2 = 1 - mse / variance
+    np.testing.assert_allclose(got.variance_per_image, variance)
+    assert got.r2_pooled == pytest.approx(1 - mse.sum() / variance.sum())
+    ordered = np.sort(r2)
+    assert got.r2_trimmed == pytest.approx(ordered[4:36].mean())
+    winsorised = np.array([*[ordered[4]] * 4, *ordered[4:36], *[ordered[35]] * 4])
+    assert got.r2_trimmed_se == pytest.approx(winsorised.std(ddof=1) / (0.8 * math.sqrt(40)))
+    assert got.mse_median == pytest.approx(np.median(mse))
+
+
+def test_standard_errors_are_the_scatter_between_experiments():
+    """Of 400 experiments with 60 images each, against the mean of the errors they state."""
+    generator = torch.Generator().manual_seed(1)
+    variance = torch.rand(400, 60, generator=generator, dtype=torch.float64) + 0.5
+    mse = 0.1 + 0.3 * variance * torch.rand(400, 60, generator=generator, dtype=torch.float64) ** 3
+    runs = [Comparison(1 - m / v, m, m, v) for m, v in zip(mse, variance)]
+    for name in ("r2", "r2_median", "r2_trimmed", "r2_pooled", "mse"):
+        values = np.array([getattr(run, name) for run in runs])
+        stated = np.mean([getattr(run, f"{name}_se") for run in runs])
+        assert stated == pytest.approx(values.std(), rel=0.2), name
+
+
+def test_one_stray_image_moves_the_mean_alone():
+    x, y = pairs(30)
+    calm = compare(x, y)
+    x[0] += 50
+    stray = compare(x, y)
+    assert stray.r2 < calm.r2 - 10
+    assert stray.r2_median == pytest.approx(calm.r2_median, abs=0.02)
+    assert stray.r2_trimmed == pytest.approx(calm.r2_trimmed, abs=0.02)
+    assert stray.r2_median_se == pytest.approx(calm.r2_median_se, rel=0.5)
+
+
+def test_paired_differences_have_every_figure():
+    x, y = pairs(50)
+    good, worse = compare(x, y), compare(y + 1.5 * (x - y), y)
+    difference = paired(worse, good)
+    assert difference.r2_pooled == pytest.approx(worse.r2_pooled - good.r2_pooled)
+    assert difference.r2 == pytest.approx(worse.r2 - good.r2)
+    assert difference.r2_median == pytest.approx((worse.r2_per_image - good.r2_per_image).quantile(0.5).item())
+    assert 0 < difference.r2_pooled_se < good.r2_pooled_se + worse.r2_pooled_se
+    assert difference.r2_pooled / difference.r2_pooled_se < -10
+    assert paired(good, good).summary()["r2_trimmed"] == 0
+    assert difference.first(7).r2_pooled < 0
+    assert set(good.summary()) == set(difference.summary())
+
+
+def test_one_image_has_figures_without_errors():
+    summary = compare(*pairs(1)).summary()
+    assert summary["r2"] == summary["r2_trimmed"] == summary["r2_median"]
+    assert summary["r2_pooled"] == pytest.approx(summary["r2"])
+    assert [name for name, value in summary.items() if value is None] == [
+        "r2_se", "r2_median_se", "r2_trimmed_se", "r2_pooled_se", "mse_se", "pearson_se"
+    ]
+
+
+def test_samples_and_image_sets_are_compared_as_they_are():
+    images = ImageSet(torch.randint(0, 256, (3, 1, 4, 4), dtype=torch.uint8))
+    drawn = sample(lambda z, s: images.scaled(), shape=(1, 4, 4), seeds=range(3))
+    assert compare(drawn, images).mse == pytest.approx(0, abs=1e-10)
+    assert compare(images, drawn.images.numpy()).mse == pytest.approx(0, abs=1e-10)
+    assert load_samples(drawn)[1] == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (None, "images must be Samples, an ImageSet, a tensor or an array; got NoneType"),
+        ("runs/mine", "got str; read files with fpmc.metrics.load_samples"),
+        ({"a": 1}, "got dict"),
+        ([[1], [1, 2]], "got list"),
+    ],
+)
+def test_what_is_no_images_is_named(wrong, named):
+    with pytest.raises(InputError, match=named):
+        compare(wrong, pairs()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import diffusers
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 import torch
 
 from fpmc.errors import InputError
+from fpmc.networks.precond import EDMPrecond
 from fpmc.process import VP, Flow, flow_grid
-from fpmc.sampling import initial_noise, integrate, levels_of, sample
+from fpmc.sampling import EVALUATION_FROM, TUNING_SEEDS, initial_noise, integrate, levels_of, sample
 
 SHAPE = (2, 3, 4)
 
@@ -221,3 +223,127 @@ def test_a_denoiser_without_shape_needs_one():
 def test_a_broken_denoiser_is_named(answer):
     with pytest.raises(InputError, match="denoiser answered"):
         sample(answer, shape=SHAPE, seeds=[0])
+
+
+def test_seeds_to_choose_on_and_seeds_to_report_on_are_apart():
+    assert min(TUNING_SEEDS) == 0
+    assert max(TUNING_SEEDS) < EVALUATION_FROM
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"seeds": 4}, r"got 4; give seeds=range\(4\) for 4 samples, \[4\] for one"),
+        ({"seeds": "0-3"}, r"e.g. seeds=range\(4\); got the text '0-3'"),
+        ({"seeds": [0.7]}, "seeds are whole numbers; got 0.7"),
+        ({"seeds": [True]}, "seeds are whole numbers; got True"),
+        ({"seeds": torch.tensor(3)}, "seeds"),
+        ({"seeds": None}, "got None"),
+        ({"process": "vp"}, r"VP\(\).*got 'vp'"),
+        ({"classes": 3}, "knows no classes"),
+    ],
+    ids=str,
+)
+def test_what_to_write_instead_is_said(wrong, named):
+    with pytest.raises(InputError, match=named):
+        sample(Gaussian(), **wrong)
+
+
+def test_seeds_of_numpy_and_torch_are_seeds():
+    assert sample(Gaussian(), seeds=np.arange(2), steps=1).seeds == (0, 1)
+    assert sample(Gaussian(), seeds=torch.arange(2), steps=1).seeds == (0, 1)
+
+
+def test_a_denoiser_that_answers_no_tensor_is_named():
+    with pytest.raises(InputError, match="answered ndarray; it must give a torch tensor"):
+        sample(lambda z, s: z.numpy(), shape=SHAPE, seeds=[0])
+
+
+class Classes(Gaussian):
+    """Remembers the labels it was called with; its images have the brightness of their class."""
+
+    label_dim = 10
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, z, sigma, class_labels):
+        self.seen.append(class_labels)
+        return (class_labels / 10).reshape(-1, 1, 1, 1).expand_as(z)
+
+
+class StackedGenerator:
+    """EDM's rule, written anew: a generator per sample of a batch; whatever is drawn comes from all of them in turn."""
+
+    def __init__(self, seeds):
+        self.generators = [torch.Generator().manual_seed(int(seed) % (1 << 32)) for seed in seeds]
+
+    def randn(self, size):
+        return torch.stack([torch.randn(size[1:], generator=each) for each in self.generators])
+
+    def randint(self, most, size):
+        return torch.stack([torch.randint(most, size=size[1:], generator=each) for each in self.generators])
+
+
+def test_random_classes_are_those_of_edms_generate():
+    seeds = [0, 1, 17, 2**32 - 1, 5, 3]
+    rule = StackedGenerator(seeds)
+    latents = rule.randn([len(seeds), *SHAPE])
+    expected = rule.randint(10, [len(seeds)])
+    for classes in (None, "random"):
+        net = Classes()
+        out = sample(net, seeds=seeds, classes=classes, steps=2, batch=4)
+        assert out.classes == tuple(expected.tolist())
+        assert torch.equal(net.seen[0], expected[:4])
+        assert torch.equal(net.seen[-1], expected[4:])
+        np.testing.assert_allclose(out.images[:, 0, 0, 0], expected / 10, atol=1e-6)
+    assert torch.equal(initial_noise(seeds, SHAPE).float(), latents)
+    assert len(set(expected.tolist())) > 2
+
+
+def test_a_network_of_classes_samples_as_edms_loop_does():
+    """Bit for bit against EDM's sampler, rewritten: Heun in float64, the network in float32, one-hot rows."""
+    torch.manual_seed(0)
+    net = EDMPrecond(8, 1, 3, model_channels=8, channel_mult=(1,), num_blocks=1).eval()
+    for parameter in net.parameters():
+        parameter.data.add_(0.1 * torch.randn(parameter.shape))
+    seeds = range(4)
+    rule = StackedGenerator(seeds)
+    x_next = rule.randn([4, 1, 8, 8]).double()
+    labels = torch.eye(3)[rule.randint(3, [4])]
+    levels = levels_of(4)
+    x_next = x_next * levels[0]
+    with torch.no_grad():
+        for now, after in pairwise(levels):
+            x = x_next
+            d = (x - net(x.float(), now, labels).double()) / now
+            x_next = x + (after - now) * d
+            if after > 0:
+                d2 = (x_next - net(x_next.float(), after, labels).double()) / after
+                x_next = x + (after - now) * (0.5 * d + 0.5 * d2)
+    drawn = sample(net, seeds=seeds, steps=4)
+    assert torch.equal(drawn.images, x_next.float())
+    assert drawn.classes == tuple(labels.argmax(1).tolist())
+    assert not torch.allclose(sample(net, seeds=seeds, steps=4, classes=0).images, drawn.images)
+
+
+def test_classes_are_one_for_all_or_one_each():
+    assert sample(Classes(), seeds=range(3), classes=7, steps=1).classes == (7, 7, 7)
+    assert sample(Classes(), seeds=range(3), classes=[1, 9, 0], steps=1).classes == (1, 9, 0)
+    assert sample(Classes(), seeds=range(3), classes=np.array([1, 9, 0]), steps=1).classes == (1, 9, 0)
+    assert sample(Gaussian(), seeds=range(3), steps=1).classes is None
+
+
+@pytest.mark.parametrize(
+    ("classes", "named"),
+    [
+        (10, "0 … 9; got 10"),
+        ([0, 1], "2 classes are given for 3 seeds"),
+        ("cat", "'cat'"),
+        (0.5, "got 0.5"),
+        ([0, 1, 2.5], "whole number"),
+    ],
+)
+def test_classes_that_are_not_there_are_refused(classes, named):
+    with pytest.raises(InputError, match=named):
+        sample(Classes(), seeds=range(3), classes=classes)

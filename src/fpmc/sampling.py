@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fpmc.errors import InputError
 from fpmc.process import Denoiser, Process, edm_grid
+
+# Choose on one, report on the other: settings are tuned on the first seeds, tables begin where those never go.
+TUNING_SEEDS = range(1000)
+EVALUATION_FROM = 10_000
 
 Slope = Callable[[Tensor, float], Tensor]                  # (z, sigma) -> dz/dsigma
 Solver = Callable[[Slope, Tensor, float, float], Tensor]   # (slope, z, sigma, target) -> z at the target level
@@ -56,6 +61,7 @@ class Samples:
     nfe: int                        # denoiser evaluations per image
     seconds: float
     trajectory: Tensor | None       # float32 (steps+1, B, C, H, W), the state at each of `sigmas`
+    classes: tuple[int, ...] | None = None      # of each image, where the network has classes
 
 
 def sample(
@@ -68,6 +74,7 @@ def sample(
     rho: float = 7,
     solver: Literal["heun", "euler", "ddim"] | Solver = "heun",
     process: Process | None = None,                     # visit the times of this process instead of EDM's levels
+    classes: Literal["random"] | int | Sequence[int] | None = None,     # for networks of classes, see `classes_of`
     shape: tuple[int, int, int] | None = None,          # (C, H, W), if the denoiser does not know it
     batch: int = 64,                                    # images per denoiser call
     device: str | torch.device | None = None,           # where the denoiser is called
@@ -80,14 +87,18 @@ def sample(
     grid (`sigma_min`, `sigma_max` and `rho` then have no part in it): `process=VP(), solver="ddim"` is DDIM.
     """
     seeds, shape = check_seeds(seeds), _shape_of(denoiser, shape)
+    labels = classes_of(denoiser, classes, seeds, shape)
     levels = levels_of(steps, sigma_min=sigma_min, sigma_max=sigma_max, rho=rho, process=process)
     if batch < 1:
         raise InputError(f"batch must be at least 1, got {batch}")
+    device = device or getattr(denoiser, "device", None)
     began, done, nfe, images, states = time.perf_counter(), 0, 0, [], []
-    for chunk in (seeds[i : i + batch] for i in range(0, len(seeds), batch)):
+    for part in (slice(i, i + batch) for i in range(0, len(seeds), batch)):
+        chunk = seeds[part]
         z = levels[0] * initial_noise(chunk, shape)
         path = [z.float()]
-        for step in integrate(denoiser, z, levels, solver=solver, device=device):
+        of_classes = denoiser if labels is None else _of_classes(denoiser, labels[part])
+        for step in integrate(of_classes, z, levels, solver=solver, device=device):
             z, nfe, done = step.z, step.nfe, done + len(chunk)
             if trajectory:
                 path.append(z.float())
@@ -102,7 +113,45 @@ def sample(
         nfe=nfe,
         seconds=time.perf_counter() - began,
         trajectory=torch.cat(states, dim=1) if trajectory else None,
+        classes=labels,
     )
+
+
+def classes_of(
+    denoiser: Denoiser,
+    classes: Literal["random"] | int | Sequence[int] | None,
+    seeds: Sequence[int],
+    shape: tuple[int, int, int],
+) -> tuple[int, ...] | None:
+    """The class of each seed: one for all, one each, or (a network's default) "random", drawn as EDM does.
+
+    EDM's generate.py has one generator per seed, which gives the noise first and then the class.
+    """
+    count = getattr(denoiser, "label_dim", 0)
+    if not count:
+        if classes is not None:
+            raise InputError(f"classes={classes!r} are asked for, but this denoiser knows no classes; leave them out")
+        return None
+    if classes is None or (isinstance(classes, str) and classes == "random"):
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        for generator in generators:
+            torch.randn(shape, generator=generator)
+        return tuple(int(torch.randint(count, size=[], generator=generator)) for generator in generators)
+    chosen: list[Any] = list(classes) if isinstance(classes, Iterable) else [classes] * len(seeds)
+    if not all(map(_whole, chosen)):
+        raise InputError(f'classes are "random", a whole number, or one for each seed; got {classes!r}')
+    found = tuple(map(int, chosen))
+    if len(found) != len(seeds):
+        raise InputError(f"{len(found)} classes are given for {len(seeds)} seeds; give one for each, or one for all")
+    if not 0 <= min(found) <= max(found) < count:
+        raise InputError(f"classes are 0 … {count - 1}; got {next(each for each in found if not 0 <= each < count)}")
+    return found
+
+
+def _of_classes(denoiser: Denoiser, classes: Sequence[int]) -> Denoiser:
+    """The denoiser of a batch of these classes."""
+    labels = torch.tensor(classes)
+    return lambda z, sigma: denoiser(z, sigma, labels)  # pyright: ignore[reportCallIssue]
 
 
 def integrate(
@@ -128,6 +177,8 @@ def integrate(
         nonlocal nfe, denoised
         with torch.no_grad():
             x0 = denoiser(z.to(device, torch.float32), sigma)
+        if not isinstance(x0, Tensor):
+            raise InputError(f"the denoiser answered {type(x0).__name__}; it must give a torch tensor like z")
         if x0.shape != z.shape or not bool(x0.isfinite().all()):
             what = f"shape {tuple(x0.shape)}" if x0.shape != z.shape else "NaN or infinite values"
             raise InputError(f"the denoiser answered {what} to z of shape {tuple(z.shape)} at sigma={sigma:g}")
@@ -148,6 +199,8 @@ def levels_of(
     process: Process | None = None,
 ) -> tuple[float, ...]:  # steps + 1
     """The noise levels σ/α a sampler visits, from the noisiest to 0: EDM's grid (App. C.4) or a process' own."""
+    if process is not None and not isinstance(process, Process):
+        raise InputError(f"process must be EDM(), VP() or Flow() of fpmc.process, or none; got {process!r}")
     if process is None:
         grid = edm_grid(steps, sigma_min=sigma_min, sigma_max=sigma_max, rho=rho)
     else:
@@ -162,15 +215,35 @@ def initial_noise(seeds: Sequence[int], shape: tuple[int, int, int]) -> Tensor: 
 
 def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     """The seeds as a tuple, refusing none at all, negative or repeated ones."""
-    seeds = tuple(int(seed) for seed in seeds)
+    if isinstance(seeds, str | bytes):
+        raise InputError(f"seeds are whole numbers, e.g. seeds=range(4); got the text {seeds!r}")
+    if not isinstance(seeds, Iterable) or (isinstance(seeds, Tensor) and seeds.ndim == 0):
+        hint = f"range({seeds}) for {seeds} samples, [{seeds}] for one" if _whole(seeds) else "range(16)"
+        raise InputError(f"seeds are several whole numbers; got {seeds!r}; give seeds={hint}")
+    given = list(seeds)
+    for seed in given:
+        if not _whole(seed):
+            raise InputError(f"seeds are whole numbers; got {seed!r}; give e.g. seeds=[0, 1, 2] or range(16)")
+    seeds = tuple(map(int, given))
     if not seeds:
         raise InputError("no seeds given; name at least one, e.g. seeds=range(16)")
-    if min(seeds) < 0 or max(seeds) >= 2**32:           # of which torch's generator hears no more
+    if min(seeds) < 0 or max(seeds) >= 2**32:           # torch's CPU generator looks at 32 bits
         raise InputError(f"seeds lie in 0 … 2^32−1, got {min(seeds) if min(seeds) < 0 else max(seeds)}")
     if len(set(seeds)) != len(seeds):
         twice = next(seed for i, seed in enumerate(seeds) if seed in seeds[:i])
         raise InputError(f"seed {twice} is given twice; a seed is one sample")
     return seeds
+
+
+def _whole(value: object) -> bool:
+    """Whether it is a whole number, of Python, NumPy or torch; booleans and 0.7 are none."""
+    if isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool):
+        return False
+    try:
+        operator.index(value)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        return False
+    return True
 
 
 def _shape_of(denoiser: Denoiser, shape: tuple[int, int, int] | None) -> tuple[int, int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 # What may change from one sitting to the next without making the checkpoint another run's.
-FREE = ("outdir", "images", "minutes", "validation", "save_minutes", "look_minutes", "device", "threads")
+FREE = (
+    *("outdir", "images", "fall", "minutes", "ema_halflife", "precision"),
+    *("validation", "save_minutes", "look_minutes", "device", "threads"),
+)
+AHEAD = 32  # steps whose posterior targets are computed together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +48,7 @@ class Train:
     batch: int = 64                                     # images per step
     rate: float = 1e-3                                  # learning rate
     schedule: Literal["constant", "cosine"] = "constant"  # course of the rate after the warm-up
+    fall: int = 0                                       # a constant rate ends in a cosine to 0 over so many images
     warmup: int = 20_000                                # images until the rate is full
     clip: float = 1.0                                   # largest gradient norm
     ema_halflife: int = 500_000                         # half-life of the moving average, in images
@@ -52,6 +58,7 @@ class Train:
     xflip: bool = False                                 # mirror half of the images
     target: Literal["clean", "posterior"] = "clean"     # "posterior": E[x | z] at high σ, the same loss with less noise
     posterior_from: float = 1.0                         # from which σ on
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of convolutions; "auto": bfloat16 if the CPU has it
     seed: int = 0                                       # decides weights, order and noise
     validation: int = 512                               # held-out images in the loss by noise level
     save_minutes: float = 5.0                           # time between checkpoints
@@ -75,18 +82,38 @@ def main(args: list[str]) -> None:
     device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
     images = load_images(config.data)
     held_out = load_images(config.held_out) if config.held_out else load_images(config.data, split="test")
-    recipe = training.Recipe(**{name: getattr(config, name) for name in training.Recipe.__dataclass_fields__})
+    settings = {name: getattr(config, name) for name in training.Recipe.__dataclass_fields__}
+    if config.precision == "auto":
+        settings["precision"] = "bfloat16" if device == "cpu" and training.has_bfloat16() else "float32"
+    recipe = training.Recipe(**settings)
     state = training.Training(build(config, images).to(device), recipe)
     if config.init is not None:
-        state.adopt(load_network(config.init))
+        state.adopt(load_network(config.init), seen_by(config.init))
     free = FREE if config.schedule == "constant" else tuple(name for name in FREE if name != "images")
     run = RunDirectory(config.outdir, config, command="train", free=free)
     if (run.path / "checkpoint.pt").exists():
         state.restore(run.path / "checkpoint.pt")
-        run.say(f"going on at {state.step * recipe.batch:,} images of {recipe.images:,}")
+        run.say(f"resumed at {state.step * recipe.batch:,} images of {recipe.images:,}")
     count = sum(parameter.numel() for parameter in state.net.parameters())
-    run.say(f"{config.arch}, {count:,} parameters, {len(images):,} images of {images.name!r}, on {device}")
+    before = f"; the weights to start from have seen {state.before:,} images" if state.before else ""
+    run.say(
+        f"{config.arch}, {count:,} parameters, {len(images):,} images of {images.name!r}, "
+        f"on {device} in {recipe.precision}{before}"
+    )
     _run(config, state, images, held_out.subset(slice(0, config.validation)), run)
+
+
+def seen_by(source: str) -> int:
+    """How many images the weights of `--init` have seen: a shipped network, or a file in a run directory; else 0."""
+    from fpmc.networks.shipped import SHIPPED, card_of
+
+    if source in SHIPPED:
+        return card_of(source)["images_seen"]
+    metrics = Path(source).with_name("metrics.json")
+    if not metrics.is_file():
+        return 0
+    found = json.loads(metrics.read_text(encoding="utf-8"))
+    return int(found.get("seen", found.get("images", 0)))
 
 
 def build(config: Train, images: ImageSet) -> EDMPrecond:
@@ -131,11 +158,12 @@ def _run(config: Train, state: Training, images: ImageSet, held_out: ImageSet, r
 
     from tqdm import tqdm
 
+    from fpmc.networks.targets import PosteriorMean
     from fpmc.networks.training import train
-    from fpmc.presets import optimal
 
     began = saved = looked = time.monotonic()
     recipe, loss = state.recipe, math.nan
+    targets = {"optimal": PosteriorMean(images), "ahead": AHEAD} if recipe.target == "posterior" else {}
     bar = tqdm(
         total=recipe.images,
         initial=state.step * recipe.batch,
@@ -146,7 +174,7 @@ def _run(config: Train, state: Training, images: ImageSet, held_out: ImageSet, r
         mininterval=0.1 if sys.stderr.isatty() else 60,  # a log file gets a line a minute
     )
     with bar, _stop_between_steps() as asked:
-        for progress in train(state, images, optimal=optimal(images) if recipe.target == "posterior" else None):
+        for progress in train(state, images, **targets):
             loss = progress.loss if math.isnan(loss) else 0.99 * loss + 0.01 * progress.loss
             bar.update(recipe.batch)
             bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
@@ -165,7 +193,7 @@ def _run(config: Train, state: Training, images: ImageSet, held_out: ImageSet, r
         raise KeyboardInterrupt
     look(state, held_out, run, loss)
     minutes = f"{state.seconds / 60:.0f} minutes of processor time"
-    run.say(f"{state.step * recipe.batch:,} of {recipe.images:,} images seen in {minutes}")
+    run.say(f"{state.step * recipe.batch:,} of {recipe.images:,} images seen in {minutes}, {state.seen:,} in all")
 
 
 @contextmanager
@@ -190,10 +218,11 @@ def look(state: Training, held_out: ImageSet, run: RunDirectory, loss: float) ->
     save_network(state.ema, run.path / "network.safetensors")
     device = next(state.ema.parameters()).device
     errors = validate(state.ema, held_out, device=device)
-    seen = state.step * state.recipe.batch
-    run.event(images=seen, seconds=round(state.seconds, 1), loss=loss, validation=errors)
-    run.metrics({"images": seen, "seconds": state.seconds, "loss": loss, "validation": errors})
-    run.note(f"{seen:,} images, loss {loss:.4f}, held out " + " ".join(f"{s:g}:{e:.4f}" for s, e in errors.items()))
+    where = {"images": state.step * state.recipe.batch, "seen": state.seen, "seconds": round(state.seconds, 1)}
+    run.event(**where, loss=loss, held_out=len(held_out), validation=errors)
+    run.metrics({**where, "loss": loss, "held_out": len(held_out), "validation": errors})
+    found = " ".join(f"{sigma:g}:{error:.4f}" for sigma, error in errors.items())
+    run.note(f"{state.seen:,} images seen, loss {loss:.4f}, held out {found}")
     drawn = sample(state.ema, seeds=range(32), device=device).images
     rows = {f"seeds {i}–{i + 7}": drawn[i : i + 8] for i in range(0, 32, 8)}
-    run.picture("samples.png", image_grid(rows, title=f"{run.path.name} after {seen:,} images"))
+    run.picture("samples.png", image_grid(rows, title=f"{run.path.name} after {state.seen:,} images"))

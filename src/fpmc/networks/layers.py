@@ -59,19 +59,27 @@ class Conv2d(nn.Conv2d):
         return super().forward(self._filter(x, self.margin))
 
     def _filter(self, x: Tensor, margin: int) -> Tensor:
-        f = self.resample_filter
-        if f is None:
+        if self.resample_filter is None:
             return x
-        box = f.shape[-1] == 2  # average pooling and pixel repetition are this filter, and faster
-        if self.resample == "down":
-            return F.avg_pool2d(x, 2) if box else F.conv2d(x, self._per_channel(f, x), None, 2, margin, 1, x.shape[1])
-        if box:
-            return F.interpolate(x, scale_factor=2, mode="nearest")
-        return F.conv_transpose2d(x, self._per_channel(4 * f, x), None, 2, margin, 0, x.shape[1])
+        if self.resample_filter.shape[-1] == 2:  # average pooling and pixel repetition are this filter, and faster
+            return F.avg_pool2d(x, 2) if self.resample == "down" else F.interpolate(x, scale_factor=2, mode="nearest")
+        # Convolving channel by channel takes ten times as long as a product of small matrices along each axis.
+        b, c, height, width = x.shape
+        x = x.permute(0, 2, 3, 1)  # pixels, then channels: a view, if that is how they lie
+        x = self._along(height, margin, x).expand(b, -1, -1) @ x.reshape(b, height, width * c)
+        x = x.reshape(-1, width, c)  # every row of every image
+        x = self._along(width, margin, x).expand(len(x), -1, -1) @ x
+        return x.view(b, len(x) // b, -1, c).permute(0, 3, 1, 2)
 
-    @staticmethod
-    def _per_channel(f: Tensor, x: Tensor) -> Tensor:
-        return f.to(x.dtype).expand(x.shape[1], 1, -1, -1)
+    def _along(self, length: int, margin: int, like: Tensor) -> Tensor:  # (1, new length, length)
+        """The filter along one axis of `length` pixels as a matrix."""
+        f = self.resample_filter.sum(-1)  # pyright: ignore[reportOptionalMemberAccess] (1, 1, taps), adding up to 1
+        pixels = torch.eye(length, dtype=f.dtype, device=f.device)[:, None]  # each pixel alone
+        if self.resample == "down":
+            answers = F.conv1d(pixels, f, stride=2, padding=margin)
+        else:
+            answers = F.conv_transpose1d(pixels, 2 * f, stride=2, padding=margin)
+        return answers.permute(1, 2, 0).to(like.dtype)
 
 
 class GroupNorm(nn.GroupNorm):
@@ -82,6 +90,14 @@ class GroupNorm(nn.GroupNorm):
         if groups == 0 or channels % groups:
             raise InputError(f"{channels} channels do not form {groups or 1} groups of 4 or more; change the widths")
         super().__init__(groups, channels, eps=1e-6)
+
+    def silu(self, x: Tensor, shift: Tensor | None = None) -> Tensor:  # (B, C, H, W), (B, C)
+        """SiLU(norm(x + shift)); training on a CPU does it in one pass."""
+        if self.training and x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16):
+            from fpmc.networks.fused import norm_silu
+
+            return norm_silu(x, shift, self)
+        return F.silu(self(x if shift is None else x + shift[:, :, None, None]))
 
 
 class PositionalEmbedding(nn.Module):
@@ -141,11 +157,13 @@ class UNetBlock(nn.Module):
             self.proj = Conv2d(outputs, outputs, 1, gain=1e-5)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:  # (B, C, H, W), (B, E)
-        h = self.conv0(F.silu(self.norm0(x)))
-        h = F.silu(self.norm1(h + self.affine(embedding)[:, :, None, None]))
+        h = self.norm1.silu(self.conv0(self.norm0.silu(x)), self.affine(embedding))
         h = self.conv1(F.dropout(h, self.dropout, self.training))
         x = (h + (x if self.skip is None else self.skip(x))) * SKIP_SCALE
-        return x if self.norm2 is None else (x + self._attend(self.norm2(x))) * SKIP_SCALE
+        if self.norm2 is None:
+            return x
+        normed = self.norm2(x.to(self.norm2.weight.dtype))  # torch's own in bfloat16 takes eight times as long
+        return (x + self._attend(normed)) * SKIP_SCALE
 
     def _attend(self, x: Tensor) -> Tensor:
         b, c, height, width = x.shape

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import count
 from typing import Any, Literal
 
 import torch
@@ -36,6 +37,7 @@ class Recipe:
     batch: int = 64
     rate: float = 1e-3
     schedule: Literal["constant", "cosine"] = "constant"  # after the warm-up; cosine falls to 0 at the end
+    fall: int = 0  # a constant rate ends in a cosine to 0 over so many of the last images
     warmup: int = 20_000
     clip: float = 1.0  # largest gradient norm
     ema_halflife: int = 500_000
@@ -45,18 +47,22 @@ class Recipe:
     xflip: bool = False  # mirror half of the images; off, because the analytic denoisers model unflipped data
     target: Literal["clean", "posterior"] = "clean"  # what the network is drawn to, see `train`
     posterior_from: float = 1.0  # noise level below which E[x | z] over a finite set is x itself, or nearly
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the convolutions; weights are always float32
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("images", "batch", "rate", "clip", "ema_halflife", "ema_rampup", "p_std", "posterior_from"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.warmup < 0 or self.seed < 0:
-            raise InputError(f"warmup and seed must not be negative, got {self.warmup} and {self.seed}")
+        for name in ("warmup", "fall", "seed"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.schedule not in ("constant", "cosine"):
             raise InputError(f"no schedule {self.schedule!r}; choose 'constant' or 'cosine'")
         if self.target not in ("clean", "posterior"):
             raise InputError(f"no target {self.target!r}; choose 'clean' or 'posterior'")
+        if self.precision not in ("float32", "bfloat16"):
+            raise InputError(f"no precision {self.precision!r}; choose 'float32' or 'bfloat16'")
 
     @property
     def steps(self) -> int:
@@ -66,10 +72,9 @@ class Recipe:
         seen = step * self.batch
         if seen < self.warmup:
             return self.rate * (seen + self.batch) / (self.warmup + self.batch)
-        if self.schedule == "constant":
-            return self.rate
-        share = (seen - self.warmup) / max(self.images - self.warmup, 1)
-        return self.rate * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
+        length = self.fall if self.schedule == "constant" else self.images - self.warmup
+        share = (seen - self.images + length) / max(length, 1)
+        return self.rate * 0.5 * (1 + math.cos(math.pi * min(max(share, 0.0), 1.0)))
 
     def ema_decay_at(self, step: int) -> float:
         halflife = min(self.ema_halflife, self.ema_rampup * (step + 1) * self.batch)
@@ -85,16 +90,23 @@ class Training:
         self.recipe = recipe
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=recipe.rate, fused=True)
         self.step = 0
+        self.before = 0  # images that the weights it started from had seen
         self.seconds = 0.0  # of processor time in steps, all sittings together; a paused process spends none
 
-    def adopt(self, net: Denoiser) -> None:
-        """Start from the weights of another network of the same architecture."""
+    @property
+    def seen(self) -> int:
+        """Images seen in all, by these weights and those they started from."""
+        return self.before + self.step * self.recipe.batch
+
+    def adopt(self, net: Denoiser, seen: int = 0) -> None:
+        """Start from the weights of another network of the same architecture, which has seen so many images."""
         try:
             state = net.state_dict()  # pyright: ignore[reportFunctionMemberAccess]
             self.net.load_state_dict(state)
             self.ema.load_state_dict(state)
         except (AttributeError, RuntimeError) as error:
             raise InputError(f"these weights do not fit the network to train: {str(error)[:200]}") from error
+        self.before = seen
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint that `torch.load(weights_only=True)` reads."""
@@ -105,6 +117,7 @@ class Training:
             "ema": self.ema.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
+            "before": self.before,
             "seconds": self.seconds,
         }
         with atomic(path) as part:
@@ -119,6 +132,7 @@ class Training:
             self.ema.load_state_dict(state["ema"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.seconds = state["step"], state["seconds"]
+            self.before = state.get("before", self.before)  # checkpoints did not always tell
         except (OSError, KeyError, ValueError, RuntimeError, EOFError) as error:
             raise InputError(
                 f"{str(path)!r} is no checkpoint of this training ({error}); delete it to start anew"
@@ -138,7 +152,12 @@ class Progress:
 
 
 def train(
-    state: Training, images: ImageSet, *, optimal: Denoiser | None = None, steps: int | None = None
+    state: Training,
+    images: ImageSet,
+    *,
+    optimal: Denoiser | None = None,
+    steps: int | None = None,
+    ahead: int = 1,  # steps whose targets are asked for together
 ) -> Iterator[Progress]:
     """Train `state` in place (Eq. 5), yielding after every step, to the end of its recipe or for `steps` steps.
 
@@ -146,34 +165,27 @@ def train(
     "posterior" the network is drawn there at once: `optimal`, the optimal denoiser of the same images, gives E[x | z]
     where σ ≥ posterior_from. The expected gradient is the same; the scatter of x, most of its noise at high σ, is gone.
 
-    Two thirds of a step are convolutions; `torch.compile` made it no faster on a CPU, for minutes of compilation.
+    Two thirds of a step are convolutions at the processor's peak, which bfloat16 doubles where it is built in.
+    `torch.compile` made a step no faster on a CPU, for minutes of compilation.
     """
     net, recipe = state.net, state.recipe
-    if images.shape != net.shape:
-        raise InputError(f"the network takes images of shape {net.shape}, {images.name!r} has {images.shape}")
-    if net.label_dim and (images.labels is None or int(images.labels.max()) >= net.label_dim):
-        raise InputError(f"a network of {net.label_dim} classes needs labels 0 … {net.label_dim - 1}")
-    if recipe.target == "posterior" and (optimal is None or recipe.xflip or net.label_dim):
-        raise InputError("the posterior target needs optimal=presets.optimal(images), no mirroring and no classes")
+    _check_fit(net, recipe, images, optimal)
     device = next(net.parameters()).device
     net.train()
     end = recipe.steps if steps is None else min(recipe.steps, state.step + steps)
+    coming = batches(images, recipe, state.step, net.label_dim, optimal, ahead)
     while state.step < end:
         began = time.process_time()
-        x, sigma, noise, labels = draw(images, recipe, state.step, net.label_dim)
-        z = x + sigma.reshape(-1, 1, 1, 1) * noise
-        high = sigma >= recipe.posterior_from
-        if recipe.target == "posterior" and optimal is not None and bool(high.any()):
-            x[high] = optimal(z[high], sigma[high])
-        x, z, sigma = x.to(device), z.to(device), sigma.to(device)
-        labels = None if labels is None else labels.to(device)
+        x, z, sigma, labels = (None if value is None else value.to(device) for value in next(coming))
         rate = recipe.rate_at(state.step)
         for group in state.optimizer.param_groups:
             group["lr"] = rate
         state.optimizer.zero_grad(set_to_none=True)
+        low = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(_seed(recipe.seed, "dropout", state.step))
-            loss = edm_loss(net, x, z, sigma, labels)
+            with low:
+                loss = edm_loss(net, x, z, sigma, labels)  # pyright: ignore[reportArgumentType]
             loss.backward()
         gradient = torch.nn.utils.clip_grad_norm_(net.parameters(), recipe.clip)
         if not bool(gradient.isfinite()):
@@ -185,6 +197,33 @@ def train(
         yield Progress(
             state.step, state.step * recipe.batch, loss.item(), gradient.item(), rate, state.seconds
         )
+
+
+def _check_fit(net: EDMPrecond, recipe: Recipe, images: ImageSet, optimal: Denoiser | None) -> None:
+    if images.shape != net.shape:
+        raise InputError(f"the network takes images of shape {net.shape}, {images.name!r} has {images.shape}")
+    if net.label_dim and (images.labels is None or int(images.labels.max()) >= net.label_dim):
+        raise InputError(f"a network of {net.label_dim} classes needs labels 0 … {net.label_dim - 1}")
+    if recipe.target == "posterior" and (optimal is None or recipe.xflip or net.label_dim):
+        raise InputError("the posterior target needs optimal=presets.optimal(images), no mirroring and no classes")
+
+
+Batch = tuple[Tensor, Tensor, Tensor, "Tensor | None"]  # target and noisy (B, C, H, W), sigma (B,), one-hot labels
+
+
+def batches(
+    images: ImageSet, recipe: Recipe, start: int, classes: int, optimal: Denoiser | None = None, ahead: int = 1
+) -> Iterator[Batch]:
+    """The batches from step `start` on; targets are asked for `ahead` steps at a time, counted from step 0."""
+    for first in count(start - start % ahead, ahead):
+        drawn = [draw(images, recipe, step, classes) for step in range(first, first + ahead)]
+        x, sigma, noise = (torch.cat(parts) for parts in list(zip(*drawn))[:3])
+        z = x + sigma.reshape(-1, 1, 1, 1) * noise
+        high = sigma >= recipe.posterior_from
+        if recipe.target == "posterior" and optimal is not None and bool(high.any()):
+            x[high] = optimal(z[high], sigma[high])
+        parts = (value.split(recipe.batch) for value in (x, z, sigma))
+        yield from list(zip(*parts, (labels for *_, labels in drawn)))[max(start - first, 0) :]
 
 
 def edm_loss(
@@ -201,9 +240,9 @@ def edm_loss(
 
 def draw(images: ImageSet, recipe: Recipe, step: int, classes: int) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The batch of a step: images (B, C, H, W), noise levels (B,), unit noise (B, C, H, W), one-hot labels or None."""
-    count, first = len(images), step * recipe.batch
+    total, first = len(images), step * recipe.batch
     index = torch.stack([
-        _order(recipe.seed, position // count, count)[position % count]
+        _order(recipe.seed, position // total, total)[position % total]
         for position in range(first, first + recipe.batch)
     ])
     generator = torch.Generator().manual_seed(_seed(recipe.seed, "noise", step))
@@ -228,16 +267,23 @@ def validate(
     device: str | torch.device = "cpu",
 ) -> dict[float, float]:
     """Mean squared error against the clean held-out images by noise level, with the same noise at every call."""
-    errors = dict.fromkeys(sigmas, 0.0)
+    errors, known = dict.fromkeys(sigmas, 0.0), getattr(denoiser, "label_dim", 0)
     for start in range(0, len(images), batch):
         x = images.scaled(slice(start, start + batch))
         generator = torch.Generator().manual_seed(_seed(seed, "validation", start))
         noise = torch.randn(x.shape, generator=generator)
+        labels = [images.labels[start : start + batch]] if known and images.labels is not None else []
         for sigma in sigmas:
             z = (x + sigma * noise).to(device)
-            x0 = denoiser(z, torch.full((len(z),), sigma, device=device)).cpu()
+            x0 = denoiser(z, torch.full((len(z),), sigma, device=device), *labels).cpu()
             errors[sigma] += (x0 - x).square().mean((1, 2, 3)).sum().item() / len(images)
     return errors
+
+
+def has_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 itself; elsewhere it is slower than float32."""
+    asked = getattr(torch.cpu, "_is_avx512_bf16_supported", None)  # torch has no public name for it
+    return asked is not None and asked()
 
 
 def data_deviation(images: ImageSet) -> float:

@@ -131,22 +131,24 @@ class SongUNet(nn.Module):
 
     def forward(self, x: Tensor, c_noise: Tensor, class_labels: Tensor | None = None) -> Tensor:
         """The raw network F: x (B, C, H, W), c_noise (B,), one-hot labels (B, label_dim) -> (B, C, H, W)."""
-        embedding = self._embed(c_noise, class_labels)
-        skips: list[Tensor] = []
-        image = x
-        for name, layer in self.enc.items():
+        (_, first), *encoder = self.enc.items()
+        with torch.autocast(x.device.type, enabled=False):  # in full: they cost little, and the least noise is in them
+            embedding = self._embed(c_noise, class_labels)
+            image, x = x, first(x)
+        skips = [x]
+        for name, layer in encoder:
             if name.endswith("_aux_residual"):
                 x = skips[-1] = image = (x + layer(image)) * SKIP_SCALE
             else:
-                x = layer(x, embedding) if isinstance(layer, UNetBlock) else layer(x)
+                x = layer(x, embedding)
                 skips.append(x)
         for name, layer in self.dec.items():
             if isinstance(layer, UNetBlock):
                 if "_block" in name:
                     x = torch.cat([x, skips.pop()], dim=1)
                 x = layer(x, embedding)
-            elif name.endswith("_aux_norm"):
-                x = F.silu(layer(x))
+            elif isinstance(layer, GroupNorm):
+                x = layer.silu(x)
             else:
                 x = layer(x)
         return x
