@@ -44,7 +44,7 @@ def is_torch(head: bytes) -> bool:
 
 
 def read_torch(path: str | os.PathLike[str]) -> Any:
-    """What `torch.save` wrote, if it is made of tensors, numbers, texts, dicts and lists: a state dict, a checkpoint."""
+    """What `torch.save` wrote, if it is made of tensors, numbers, texts, dicts and lists, as a checkpoint is."""
     with reading(path, "it is refused; write it again with torch.save"), open_file(path) as file:
         try:
             return read_stream(file, size_of(file))
