@@ -26,7 +26,9 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.part(\.[^.]*)?")
 # What NumPy, torch and safetensors say instead of an OSError with its number.
 SAID_FULL = re.compile(
-    r"No space left|StorageFull|QuotaExceeded|FileTooLarge|file write failed|requested and \d+ written"
+    r"No space left|quota exceeded|File too large|file write failed|iostream error|unexpected pos \d+ vs \d+|"
+    r"requested and \d+ written",
+    re.IGNORECASE,
 )
 _swept: set[Path] = set()
 

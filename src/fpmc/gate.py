@@ -42,6 +42,8 @@ def check_batch(z: Any, shape: Sequence[int] | None = None, *, name: str = "z") 
 
 def check_sigma(sigma: Any, batch: int | None = None) -> Tensor | float:
     """σ as a float or a tensor (B,), every entry a noise level."""
+    if isinstance(sigma, int) and abs(sigma) > MOST_SIGMA:  # it may not fit a float
+        raise InputError(f"sigma must be a noise level, {LEAST_SIGMA:g} to {MOST_SIGMA:g}; got {show(sigma)}")
     if isinstance(sigma, bool) or not isinstance(sigma, int | float | Tensor):
         try:
             sigma = torch.as_tensor(sigma)  # numpy numbers and arrays, lists
@@ -50,12 +52,12 @@ def check_sigma(sigma: Any, batch: int | None = None) -> Tensor | float:
     if isinstance(sigma, Tensor):
         if sigma.dtype == torch.bool or sigma.dtype.is_complex:
             raise InputError(f"sigma must be a number or one for each image; got {_what(sigma)}")
+        if sigma.numel() == 0:
+            raise InputError("sigma is empty; give a noise level for each image")
         if sigma.ndim > 1 or (sigma.ndim == 1 and batch is not None and len(sigma) not in (1, batch)):
             many = "" if batch is None else f" for {batch} images"
             shape = tuple(sigma.shape)
             raise InputError(f"sigma must be a number or one for each image, (B,); got shape {shape}{many}")
-        if sigma.numel() == 0:
-            raise InputError("sigma is empty; give a noise level for each image")
     values = sigma.detach().double() if isinstance(sigma, Tensor) else torch.tensor(float(sigma), dtype=torch.float64)
     wrong = values[~((values >= LEAST_SIGMA) & (values <= MOST_SIGMA))]  # NaN is neither
     if wrong.numel():

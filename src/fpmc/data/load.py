@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from fpmc.errors import InputError
+from fpmc.errors import InputError, show
 from fpmc.images import ImageSet
-from fpmc.readers.source import open_file, reading
+from fpmc.readers.source import is_there, open_file, reading
 
 from . import arrays, cifar_files, edm_zip, folder, idx
 from .cifar10 import load_cifar10
@@ -73,8 +73,9 @@ def open_images(source: Images, split: str = "train") -> ImageSet | Pictures:
     if source in NAMES:
         return NAMES[str(source)](split)
     path = Path(source).expanduser()
-    if not path.exists():
-        raise InputError(f"no images {str(source)!r}: neither a file or folder here nor one of {', '.join(NAMES)}")
+    if not is_there(path) or not os.fspath(source):
+        named = show(str(source), 200)
+        raise InputError(f"no images {named}: neither a file or folder here nor one of {', '.join(NAMES)}")
     with reading(path):
         head = _head(path)
         reader = next((reader for reader in FORMATS if reader.claims(path, head)), None)

@@ -18,7 +18,7 @@ from fpmc.networks.config import check_config, infer_config
 from fpmc.networks.precond import EDMPrecond
 from fpmc.networks.reader import read_edm_pickle
 from fpmc.networks.shipped import SHIPPED, weights_of
-from fpmc.readers.source import open_file, reading
+from fpmc.readers.source import is_there, open_file, reading
 from fpmc.readers.tensors import read_safetensors
 from fpmc.readers.torches import is_torch, read_torch
 
@@ -44,7 +44,7 @@ def load_network(
         return source
     _check_source(source)
     path = weights_of(source) if source in SHIPPED else Path(source)
-    if path.is_dir():
+    if is_there(path) and path.is_dir():
         from fpmc.networks.diffusers import load_diffusers
 
         net: nn.Module = load_diffusers(path, prediction=prediction, process=process)
@@ -79,13 +79,11 @@ def _check_source(source: object) -> None:
 
 
 def _read(path: Path) -> EDMPrecond:
-    origin = repr(str(path))
-    try:
-        with open_file(path) as file:
-            head = file.read(16)
-    except OSError as error:
-        names = ", ".join(SHIPPED)
-        raise InputError(f"no network {origin} ({error.strerror}); give a file or one of: {names}") from error
+    origin = show(str(path), 200)
+    if not is_there(path):
+        raise InputError(f"no network {origin}; give a file or one of: {', '.join(SHIPPED)}")
+    with reading(path), open_file(path) as file:
+        head = file.read(16)
     config: object = None
     if is_torch(head):
         config, state = _torch_file(path)

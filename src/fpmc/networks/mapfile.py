@@ -19,10 +19,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fpmc.errors import InputError, in_short
+from fpmc.errors import InputError, in_short, show
 from fpmc.files import atomic
 from fpmc.networks.maps import SensitivityMaps
 from fpmc.networks.shipped import MAPS
+from fpmc.readers.source import is_there
 from fpmc.readers.tensors import read_safetensors
 from fpmc.readers.text import parse_json
 
@@ -47,11 +48,13 @@ def save_maps(maps: SensitivityMaps, path: str | os.PathLike[str]) -> None:
 
 def load_maps(source: str | os.PathLike[str]) -> SensitivityMaps:
     """Maps from a file of `save_maps`, or those that come with a shipped network, by its name."""
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(f"load_maps takes a file of fpmc maps or a shipped name; got {show(source)}")
     shipped = MAPS / f"{source}.safetensors"
-    path = shipped if shipped.is_file() else Path(source)
-    if not path.is_file():
+    path = shipped if is_there(shipped) else Path(source)
+    if not is_there(path):
         known = ", ".join(sorted(file.stem for file in MAPS.glob("*.safetensors"))) or "none"
-        raise InputError(f"no maps {str(source)!r}; give a file of fpmc maps, or a shipped name ({known})")
+        raise InputError(f"no maps {show(str(source), 200)}; give a file of fpmc maps, or a shipped name ({known})")
     try:
         found = read_safetensors(path, least_dimensions=1)
         levels = [_level(entry) for entry in parse_json(found.metadata.get("fpmc-maps", "null"), kind=list)]
@@ -100,7 +103,7 @@ def _unpack(packed: Tensor, largest: Tensor) -> Tensor:  # (bytes,), (H, W) -> (
         content = decoder.decompress(packed.numpy().tobytes(), max_length=size + 1)
     except lzma.LZMAError as error:
         raise InputError(f"its codes are damaged, {in_short(error)}") from error
-    if len(content) != size:
+    if len(content) != size or not decoder.eof:  # its own checksum stands at the end
         raise InputError(f"its codes are not {size:,} as its sizes say")
     codes = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(*largest.shape, *largest.shape)
     return codes.float().div_(LEVELS).square_().mul_(largest[..., None, None])

@@ -33,6 +33,14 @@ def open_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         yield file
 
 
+def is_there(path: str | os.PathLike[str]) -> bool:
+    """Whether a path leads somewhere; names too long, empty or with a zero byte lead nowhere."""
+    try:
+        return bool(os.fspath(path)) and os.stat(path) is not None
+    except (OSError, ValueError):
+        return False
+
+
 def size_of(file: IO[bytes]) -> int:
     return os.fstat(file.fileno()).st_size
 
