@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from fpmc.errors import InputError, in_short
 
 try:
@@ -156,6 +158,29 @@ def sweep(folder: str | os.PathLike[str], *, deep: bool = False) -> int:
         if not deep:
             break
     return count
+
+
+def lock(folder: str | os.PathLike[str], *, wait: bool = False) -> FileLock:
+    """The lock of a folder, held until it is released or its process ends; another process waits or is refused.
+
+    It lies beside the folder, so that the folder can be deleted and made anew.
+    """
+    path = Path(folder).resolve()
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        place = path.parent / f".{path.name}.lock"
+        if not os.access(path.parent, os.W_OK):
+            path.mkdir(exist_ok=True)
+            place = path / ".lock"
+        # One object for a folder in a process, which may ask again; other processes may not.
+        held = FileLock(place, thread_local=False, is_singleton=True)
+        try:
+            held.acquire(timeout=-1 if wait else 0)
+        except Timeout as error:
+            raise InputError(
+                f"another process is writing into {str(folder)!r}; wait until it is done, or choose another --outdir"
+            ) from error
+    return held
 
 
 def _lock(handle: int) -> bool:

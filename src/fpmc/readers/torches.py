@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fpmc.errors import InputError
-from fpmc.readers.pickles import Bounded, Maker, Name, Refused, expect, interpret
+from fpmc.readers.pickles import Bounded, Maker, Name, Refused, expect, interpret, make_bytes
 from fpmc.readers.source import open_file, reading, size_of
 
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how files begin that are not zipped
@@ -163,5 +163,6 @@ MAKERS: dict[str, Maker] = {
     "torch._utils._rebuild_parameter": make_parameter,
     "collections.OrderedDict": lambda source: {},
     "torch.Size": lambda source, size: torch.Size([expect(n, int) for n in expect(size, tuple, list)]),
+    "_codecs.encode": make_bytes,
     **dict.fromkeys(TYPES, _never),
 }

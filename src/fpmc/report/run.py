@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
-from filelock import FileLock, Timeout
 from PIL.Image import Image
 
 from fpmc.errors import InputError
-from fpmc.files import atomic, sweep, verify, write_checked, writing
+from fpmc.files import atomic, lock, sweep, verify, write_checked, writing
 from fpmc.readers.text import read_json, read_lines
 
 
@@ -53,7 +52,7 @@ class RunDirectory:
         self.path = Path(path)
         settings = dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)  # pyright: ignore[reportArgumentType]
         self.config = RunConfig(command=command, settings=_plain(settings), versions=versions())
-        self._lock = _locked(self.path)
+        self._lock = lock(self.path)
         try:
             self._open(command, free)
         except BaseException:
@@ -158,26 +157,6 @@ def read_config(path: str | os.PathLike[str]) -> RunConfig:
         why = error.errors()[0]
         where = ".".join(map(str, why["loc"]))[:60]
         raise InputError(f"{str(file)!r} is no run's config ({where}: {why['msg']}); choose another folder") from error
-
-
-def _locked(path: Path) -> FileLock:
-    """The lock of a run directory, held. It lies beside the folder, so that the folder can be deleted and made anew."""
-    path = path.resolve()
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        place = path.parent / f".{path.name}.lock"
-        if not os.access(path.parent, os.W_OK):
-            path.mkdir(exist_ok=True)
-            place = path / ".lock"
-        # One object for a folder in a process, which may open it again; other processes may not.
-        lock = FileLock(place, timeout=0, thread_local=False, is_singleton=True)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise InputError(
-                f"another process is writing into {str(path)!r}; wait until it is done, or choose another --outdir"
-            ) from error
-    return lock
 
 
 def versions() -> dict[str, str]:
