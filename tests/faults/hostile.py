@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 import struct
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -157,7 +158,8 @@ def archives(canary: Path) -> Iterator[bytes]:
     yield zipped({})
     yield zipped({f"{i}.txt": b"" for i in range(3000)})
     whole = b'{"labels": [["x.png", %s]]}'
-    for label in (b"-1", b"18446744073709551615", b"1.5", b"true", b'"1"', b"null", b"[0]", b"1e400", b"NaN", b"9" * 9):
+    labels = b"-1", b"18446744073709551615", b"1.5", b"true", b'"1"', b"null", b"[0]", b"1e400", b"NaN", b"9" * 999
+    for label in labels:
         yield zipped({"x.png": image, "dataset.json": whole % label})
     for text in (
         b"[" * 100_000, b'{"labels":' * 50_000, b'{"labels": {}}', b'{"labels": [["x.png", 1], ["x.png", 2]]}', b"{",
@@ -328,6 +330,19 @@ class Group(NamedTuple):
     may_read: tuple[str, ...] = ()
 
 
+def tars(canary: Path) -> Iterator[bytes]:
+    """Archives that climb, link, or announce more than they hold."""
+    kinds = (tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE)
+    for kind in kinds:
+        for name in ("data_batch_1", "../../canary", str(canary), "a/../data_batch_1.bin", "data_batch_1.png"):
+            for size in (0, 5, 2**33, 2**60):
+                info = tarfile.TarInfo(name)
+                info.type, info.size, info.linkname = kind, size, str(canary)
+                yield info.tobuf(tarfile.GNU_FORMAT) + bytes(2048)
+    yield gzip.compress(bytes(10**7))
+    yield b"\x1f\x8b" + bytes(100)
+
+
 HANDMADE = {
     "pickles": Group(pickles, ("CIFAR-10 python", "EDM pickle")),
     "arrays": Group(arrays, ("npy",), ("samples",)),
@@ -338,4 +353,5 @@ HANDMADE = {
     "torch": Group(torches, ("torch",), ("checkpoint",)),
     "texts": Group(texts, ("run config",), ("json", "json lines")),
     "maps": Group(mapfiles, ("maps",)),
+    "tars": Group(tars, ("CIFAR-10 archive",)),
 }

@@ -146,6 +146,21 @@ def test_a_folder_that_is_gone(tmp_path):
         run.event(step=1)
 
 
+def test_a_folder_one_may_only_read(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "ro,size=400k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        with pytest.raises(InputError, match=r"cannot write '.*file'.*Read-only.*choose a folder you may write to"):
+            write_checked(disk / "file", b"x")
+        with pytest.raises(InputError, match=r"cannot write '.*run'.*Read-only.*choose a folder you may write to"):
+            RunDirectory(disk / "run", {}, command="test")
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
 def test_a_file_in_the_way_of_a_folder(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "file" / "x", tmp_path / "file" / "deep" / "x"):

@@ -9,6 +9,7 @@ of, each rebuilt as a tensor, a number or an inert record; any other name is an 
 from __future__ import annotations
 
 import pickletools
+import warnings
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from typing import IO, Any
@@ -67,8 +68,14 @@ Maker = Callable[..., Any]  # called with the file and the arguments it gives
 def interpret(source: Bounded, makers: Mapping[str, Maker], persistent: Callable[[Any], Any] | None = None) -> Any:
     """What a pickle describes, made of `makers` alone; `persistent` finds the objects that it keeps elsewhere."""
     machine = _Machine(source, makers, persistent)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of odd escapes in texts
+        return _run(machine)
+
+
+def _run(machine: _Machine) -> Any:
     try:
-        instructions: Any = pickletools.genops(source)  # pyright: ignore[reportArgumentType]
+        instructions: Any = pickletools.genops(machine.source)  # pyright: ignore[reportArgumentType]
         for count, (opcode, argument, _) in enumerate(instructions):
             if count > MOST_OPCODES:
                 raise Refused(f"it has more than {MOST_OPCODES:,} instructions")
