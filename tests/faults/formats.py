@@ -21,6 +21,7 @@ from PIL import Image
 from safetensors.torch import save
 
 from fpmc.data import get_cifar10, load_images
+from fpmc.data.pictures import read_picture
 from fpmc.files import read_checked, write_checked
 from fpmc.networks import load_maps, load_network
 from fpmc.networks.mapfile import save_maps
@@ -145,6 +146,7 @@ FORMATS = {
     "JPEG": Format("x.jpg", lambda: picture("JPEG"), lambda path: load_images(path.parent)),
     "BMP": Format("x.bmp", lambda: picture("BMP"), lambda path: load_images(path.parent)),
     "WebP": Format("x.webp", lambda: picture("WEBP"), lambda path: load_images(path.parent)),
+    "picture": Format("noisy.png", lambda: picture("PNG"), read_picture),
     "IDX": Format("x-idx3-ubyte", idx, load_images),
     "IDX, gzipped": Format("x-idx3-ubyte.gz", lambda: gzip.compress(idx(), mtime=0), load_images),
     "CIFAR-10 python": Format("data_batch_1", batch, load_images),

@@ -347,7 +347,7 @@ HANDMADE = {
     "pickles": Group(pickles, ("CIFAR-10 python", "EDM pickle")),
     "arrays": Group(arrays, ("npy",), ("samples",)),
     "archives": Group(archives, ("EDM zip", "npz")),
-    "pictures": Group(pictures, ("PNG", "JPEG")),
+    "pictures": Group(pictures, ("PNG", "JPEG", "picture")),
     "IDX": Group(idxs, ("IDX", "IDX, gzipped")),
     "safetensors": Group(safetensors, ("safetensors network", "maps"), ("safetensors",)),
     "torch": Group(torches, ("torch",), ("checkpoint",)),

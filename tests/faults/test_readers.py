@@ -170,6 +170,31 @@ def test_an_animation_is_not_taken_for_its_first_frame(tmp_path):
             load_images(folder)
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"block_out_channels": [2**20, 2**20]}, "parameters and its safetensors have"),
+        ({"block_out_channels": [32] * 10_000}, "block_out_channels"),
+        ({"layers_per_block": 10**9}, "layers_per_block 1000000000"),
+        ({"block_out_channels": "many"}, "block_out_channels many"),
+        ({"down_block_types": ["Nothing"] * 2}, "UNet2DModel"),
+        ({"sample_size": "x"}, "sample_size|UNet2DModel"),
+        ({"in_channels": -3}, "UNet2DModel|in_channels"),
+    ],
+)
+def test_diffusers_settings_beyond_their_weights(settings, says, tmp_path):
+    unet = pytest.importorskip("diffusers").UNet2DModel(
+        sample_size=8, in_channels=1, out_channels=1, block_out_channels=(32, 32), layers_per_block=1,
+        down_block_types=("DownBlock2D",) * 2, up_block_types=("UpBlock2D",) * 2,
+    )
+    unet.save_pretrained(tmp_path / "unet")
+    assert load_network(tmp_path / "unet").shape == (1, 8, 8)  # pyright: ignore
+    path = tmp_path / "unet" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    with pytest.raises(InputError, match=rf"unet'.*({says})"):
+        load_network(tmp_path / "unet")
+
+
 def test_compressed_torch_files_are_bombs(tmp_path):
     torch.save({"a": torch.zeros(10**6)}, tmp_path / "x.pt")
     with zipfile.ZipFile(tmp_path / "x.pt") as old:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from tqdm import tqdm
 
 from fpmc.errors import InputError, in_short, show
 from fpmc.images import ImageSet
+from fpmc.readers.source import read_bytes, reading
 from fpmc.readers.text import parse_json
 
-from .store import believable, gather
+from .store import MEMBER, believable, gather
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # no decoder that starts a program or is seldom looked after
@@ -69,6 +71,12 @@ def is_picture(name: str) -> bool:
     """Whether a file of this name is taken for an image: hidden files and macOS's shadow folders are not."""
     path = PurePath(name)
     return path.suffix.lower() in SUFFIXES and not any(part.startswith((".", "__MACOSX")) for part in path.parts)
+
+
+def read_picture(path: str | os.PathLike[str]) -> np.ndarray:
+    """One image file as uint8 (C, H, W)."""
+    with reading(path):
+        return decode(read_bytes(path, MEMBER), PurePath(path).name)
 
 
 def decode(data: bytes, name: str) -> np.ndarray:

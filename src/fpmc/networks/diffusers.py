@@ -56,7 +56,10 @@ def load_diffusers(path: Path, *, prediction: str | None = None, process: Proces
     schedules = [p / "scheduler_config.json" for p in (path / "scheduler", path, path.parent / "scheduler")]
     schedule = next((_json(file) for file in schedules if file.is_file()), {})
     try:
+        _check_size(UNet2DModel, config, folder)
         unet = UNet2DModel.from_pretrained(folder, use_safetensors=True, local_files_only=True)
+    except InputError:
+        raise
     except Exception as error:  # whatever its constructor makes of odd settings
         why = in_short(error)
         raise InputError(f"{str(folder)!r} cannot be read as safetensors weights of a UNet2DModel ({why})") from error
@@ -66,6 +69,18 @@ def load_diffusers(path: Path, *, prediction: str | None = None, process: Proces
         prediction or schedule.get("prediction_type", "epsilon"),
         process or _process(schedule),
     )
+
+
+def _check_size(model: Any, config: dict[str, Any], folder: Path) -> None:
+    """Refuse settings of a network larger than its weights, before memory is taken for it."""
+    blocks, layers = config.get("block_out_channels", []), config.get("layers_per_block", 2)
+    if type(blocks) is not list or len(blocks) > 12 or type(layers) is not int or not 1 <= layers <= 64:
+        raise InputError(f"{str(folder)!r} has block_out_channels {str(blocks)[:60]}, layers_per_block {show(layers)}")
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in model.from_config(config).parameters())
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    if 2 * count > size:  # two bytes each at least
+        raise InputError(f"{str(folder)!r} describes {count:,} parameters and its safetensors have {size:,} bytes")
 
 
 def _process(schedule: dict[str, Any]) -> VP:
