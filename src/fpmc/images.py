@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fpmc.errors import InputError
+from fpmc.errors import InputError, show
 
 Array: TypeAlias = "Tensor | np.ndarray | Sequence[Any]"
 Index: TypeAlias = "slice | Sequence[int] | Sequence[bool] | np.ndarray | Tensor"
@@ -35,13 +35,13 @@ class ImageSet:
         pixels = _as_tensor(pixels, "pixels")
         if pixels.dtype != torch.uint8:
             raise InputError(_wrong_dtype(pixels))
-        if pixels.ndim != 4 or 0 in pixels.shape:
-            raise InputError(
-                f"pixels must be N images of C channels, (N, C, H, W), none of them 0; got {_shape(pixels)}"
-            )
+        if (recipe := _wrong_shape(pixels)) is not None:
+            raise InputError(f"pixels must be N images of C channels, (N, C, H, W); got {_shape(pixels)}{recipe}")
+        if not isinstance(name, str):
+            raise InputError(f"name must be a text; got {show(name)}")
         count = len(pixels)
         object.__setattr__(self, "pixels", pixels.contiguous())
-        object.__setattr__(self, "labels", None if labels is None else _integers(labels, "labels", count))
+        object.__setattr__(self, "labels", None if labels is None else _classes(labels, count))
         object.__setattr__(self, "ids", torch.arange(count) if ids is None else _integers(ids, "ids", count))
         object.__setattr__(self, "name", name)
 
@@ -114,7 +114,13 @@ def _as_tensor(value: Any, what: str) -> Tensor:
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             return torch.from_numpy(array)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{what} must be an array or a tensor of numbers; got {type(value).__name__}") from error
+        raise InputError(
+            f"{what} must be an array or a tensor of numbers; got {type(value).__name__}{_hint(value)}"
+        ) from error
+
+
+def _hint(value: Any) -> str:
+    return f"; load files and data sets with fpmc.load_images({show(value)})" if isinstance(value, str) else ""
 
 
 def _integers(value: Any, what: str, count: int) -> Tensor:
@@ -123,19 +129,60 @@ def _integers(value: Any, what: str, count: int) -> Tensor:
         raise InputError(f"{what} must be one whole number per image; got {_shape(tensor)} of {_kind(tensor)}")
     if len(tensor) != count:
         raise InputError(f"{what} must be one per image: got {len(tensor)} {what} for {count} images")
-    return tensor.long()
+    whole = tensor.long()
+    if tensor.dtype == torch.uint64 and bool((whole < 0).any()):
+        large = int(whole[whole < 0][0]) + 2**64
+        raise InputError(f"{what} must be below 2⁶³; got {large}; use smaller numbers")
+    return whole
+
+
+def _classes(value: Any, count: int) -> Tensor:
+    labels = _integers(value, "labels", count)
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= 2**31:
+        raise InputError(
+            f"labels are classes, 0 to 2³¹ − 1; got {low if low < 0 else high}; number the classes from 0, "
+            "or leave the labels out"
+        )
+    return labels
+
+
+def _wrong_shape(pixels: Tensor) -> str | None:
+    """The likely mistake and its recipe; None for a shape that is right."""
+    shape = tuple(pixels.shape)
+    if 0 in shape:
+        return ", which is empty; give at least one image"
+    if len(shape) == 4:
+        last = shape[1] > 4 >= shape[3] and shape[2] > 4
+        return "; channels are last: give pixels.transpose(0, 3, 1, 2), or load_images(pixels)" if last else None
+    if len(shape) == 2:
+        return "; for one grey image give pixels[None, None]"
+    if len(shape) == 3 and shape[0] <= 4:
+        return "; for one image give pixels[None]"
+    if len(shape) == 3 and shape[2] <= 4:
+        return "; for one image with channels last give pixels.transpose(2, 0, 1)[None]"
+    return "; for grey images give pixels[:, None]" if len(shape) == 3 else "; reshape them"
 
 
 def _wrong_dtype(pixels: Tensor) -> str:
-    if not pixels.dtype.is_floating_point or pixels.numel() == 0:
-        return f"pixels must be uint8 (0..255); got {_kind(pixels)}; convert them first"
-    if not torch.isfinite(pixels).all():
-        return f"pixels must be uint8 (0..255); got {_kind(pixels)} with NaN or infinite values; mend the data first"
-    low, high = pixels.min().item(), pixels.max().item()
-    return (
-        f"pixels must be uint8 (0..255); got {_kind(pixels)} in [{low:g}, {high:g}]; "
-        "from images x in [−1, 1] make them with ((x + 1) * 127.5).round().clip(0, 255) as uint8"
+    said = f"pixels must be uint8 (0..255); got {_kind(pixels)}"
+    if pixels.numel() == 0 or pixels.dtype.is_complex:
+        return f"{said}; convert them first"
+    if pixels.dtype == torch.bool:
+        return f"{said}; make them with pixels.astype('uint8') * 255"
+    if pixels.dtype.is_floating_point and not torch.isfinite(pixels).all():
+        return f"{said} with NaN or infinite values; mend the data first"
+    # Not every type has a minimum of its own, and doubles hold the range of all of them.
+    low, high = pixels.double().min().item(), pixels.double().max().item()
+    recipes = (
+        ((0, 1), "from images x in [0, 1] make them with (x * 255).round() as uint8"),
+        ((-1.5, 1.5), "from images x in [−1, 1] make them with ((x + 1) * 127.5).round().clip(0, 255) as uint8"),
+        ((0, 255), "values 0…255 become bytes with x.round() as uint8"),
     )
+    if not pixels.dtype.is_floating_point:
+        recipes = (((0, 255), "they become bytes with pixels.astype('uint8')"),)
+    fitting = (recipe for (least, most), recipe in recipes if least <= low and high <= most)
+    return f"{said} in [{low:g}, {high:g}]; {next(fitting, 'bring them to 0…255 first')}"
 
 
 def _kind(tensor: Tensor) -> str:

@@ -94,7 +94,17 @@ def test_a_torn_file_is_mended(images, home):
     file.write_bytes(file.read_bytes()[: 7 * 16 + 3])
     assert torch.equal(augment(images, "synthetic", network=Network()).pixels, whole)
     (count,) = home.rglob("count.txt")
-    count.write_text("many")
+    for text in ("many", "", "-5 0", "20", count.read_text()[:-1], "9" * 5000):
+        count.write_text(text)
+        assert torch.equal(augment(images, "synthetic", network=Network()).pixels, whole)
+
+
+def test_flipped_bits_are_noticed_and_made_again(images, home):
+    whole = augment(images, "synthetic", network=Network()).pixels.clone()
+    (file,) = home.rglob("pixels.u8")
+    content = bytearray(file.read_bytes())
+    content[37] ^= 4
+    file.write_bytes(content)
     assert torch.equal(augment(images, "synthetic", network=Network()).pixels, whole)
 
 

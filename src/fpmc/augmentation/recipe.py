@@ -8,7 +8,7 @@ from fpmc.augmentation.augmented import Augmented
 from fpmc.augmentation.kinds import KINDS
 from fpmc.augmentation.synthetic import Kept, Synthetic
 from fpmc.data import load_images
-from fpmc.errors import InputError
+from fpmc.errors import InputError, in_short, show
 from fpmc.images import ImageSet
 
 
@@ -17,6 +17,8 @@ def from_recipe(recipe: dict[str, Any], images: ImageSet | None = None) -> Image
 
     images: those it was made of, if their name alone does not find them; their checksum is compared.
     """
+    if type(recipe) is not dict:
+        raise InputError(f"the recipe is damaged: it is {show(recipe)}, not names and values; save it again")
     try:
         if "kind" not in recipe:
             return _checked(load_images(recipe["name"]) if images is None else images, recipe)
@@ -29,11 +31,12 @@ def from_recipe(recipe: dict[str, Any], images: ImageSet | None = None) -> Image
         elif kind in KINDS:
             made = Augmented(base, KINDS[kind], amount, seed)
         else:
-            raise InputError(f"augmentation {kind!r} is not known here; register it first")
+            raise InputError(f"augmentation {show(kind)} is not known here; register it first")
     except (KeyError, TypeError) as error:
-        raise InputError(f"the recipe {recipe!r} is damaged ({error}); save it again") from error
+        raise InputError(f"the recipe {repr(recipe)[:200]} is damaged ({in_short(error)}); save it again") from error
     if settings:
-        raise InputError(f"the recipe {recipe!r} has settings this version does not know: {', '.join(settings)}")
+        unknown = ", ".join(map(str, settings))[:60]
+        raise InputError(f"the recipe {repr(recipe)[:200]} has settings this version does not know: {unknown}")
     return made
 
 

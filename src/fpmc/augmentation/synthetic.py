@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from numbers import Integral
 from typing import Any
@@ -15,7 +16,7 @@ from tqdm import tqdm
 
 from fpmc.augmentation.protocol import size_of
 from fpmc.errors import InputError
-from fpmc.files import atomic, home
+from fpmc.files import atomic, home, lock, writing
 from fpmc.images import ImageSet
 from fpmc.networks import load_network
 from fpmc.process import Denoiser
@@ -70,7 +71,7 @@ def synthesize(
 
 
 class Kept:
-    """Samples in the cache folder: pixels.u8, and count.txt that says how many of them are whole."""
+    """Samples in the cache folder: pixels.u8, and count.txt with how many of them are whole and their SHA-256."""
 
     def __init__(self, network: str, shape: tuple[int, int, int], seed: int, steps: int) -> None:
         if seed >= (2**32 - FIRST_SEED) // ROOM:
@@ -82,38 +83,60 @@ class Kept:
         self.folder = home() / "synthetic" / key
 
     def __len__(self) -> int:
+        return self._whole()[0]
+
+    def _whole(self) -> tuple[int, Any]:
+        """How many are whole, and their checksum so far; damaged ones do not count, so they are made again."""
+        digest = hashlib.sha256()
         try:
-            whole = (self.folder / "pixels.u8").stat().st_size // int(np.prod(self.shape))
-            return min(whole, int((self.folder / "count.txt").read_text()))
+            count, expected = (self.folder / "count.txt").read_text(encoding="ascii").split()
+            wanted = int(count) * math.prod(self.shape)
+            with (self.folder / "pixels.u8").open("rb") as file:
+                while wanted > 0 and (block := file.read(min(wanted, 2**20))):
+                    digest.update(block)
+                    wanted -= len(block)
         except (OSError, ValueError):
-            return 0
+            return 0, hashlib.sha256()
+        return (int(count), digest) if wanted == 0 and digest.hexdigest() == expected else (0, hashlib.sha256())
 
     def seeds(self, start: int, stop: int) -> range:
         first = FIRST_SEED + self.seed * ROOM
         return range(first + start, first + stop)
 
     def extend(self, denoiser: Denoiser, size: int, batch: int, device: str | torch.device) -> None:
-        """Sample until there are `size`. Each has its place in the file: who else samples here writes the same."""
+        """Sample until there are `size`, after any other process that samples here."""
         if size > ROOM:
             raise InputError(f"{size} synthetic images are more than the {ROOM} seeds they may use; lower the amount")
         if not (isinstance(batch, Integral) and batch >= 1):
             raise InputError(f"batch must be at least 1, got {batch!r}")
         if len(self) >= size:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "pixels.u8").touch()
-        with (self.folder / "pixels.u8").open("r+b") as file, tqdm(total=size, desc="synthetic", disable=None) as bar:
-            bar.update(len(self))
-            for start in range(len(self), size, batch):
+        held = lock(self.folder, wait=True)
+        try:
+            self._extend(denoiser, size, batch, device)
+        finally:
+            held.release()
+
+    def _extend(self, denoiser: Denoiser, size: int, batch: int, device: str | torch.device) -> None:
+        place = self.folder / "pixels.u8"
+        with writing(place):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            place.touch()
+        done, digest = self._whole()
+        with writing(place), place.open("r+b") as file, tqdm(total=size, desc="synthetic", disable=None) as bar:
+            bar.update(done)
+            for start in range(done, size, batch):
                 stop = min(start + batch, size)
                 seeds = self.seeds(start, stop)
                 out = sample(denoiser, seeds=seeds, steps=self.steps, batch=batch, shape=self.shape, device=device)
-                file.seek(start * int(np.prod(self.shape)))
-                file.write(((out.images + 1) * 127.5).round().clamp(0, 255).byte().numpy().data)
+                pixels = ((out.images + 1) * 127.5).round().clamp(0, 255).byte().numpy()
+                file.seek(start * math.prod(self.shape))
+                file.write(pixels.data)
                 file.flush()
                 os.fsync(file.fileno())
+                digest.update(pixels.tobytes())
                 with atomic(self.folder / "count.txt") as part:
-                    part.write_text(str(stop))
+                    part.write_text(f"{stop} {digest.hexdigest()}")
                 bar.update(stop - start)
 
     def pixels(self, size: int) -> np.ndarray:

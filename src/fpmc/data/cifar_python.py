@@ -1,76 +1,62 @@
-"""The pickles of CIFAR-10's "python version", read without running them.
-
-A pickle is a program. This reader lets it build dicts, lists, strings and one kind of object, a recording of the array
-that NumPy would have built; every other name it asks for is refused.
-"""
+"""The pickles of CIFAR-10's "python version", read by the pickle machine without calls."""
 
 from __future__ import annotations
 
 import io
 import math
-import pickle
 from typing import Any
 
 import numpy as np
 
-from fpmc.errors import InputError
+from fpmc.errors import InputError, in_short
+from fpmc.readers.pickles import Bounded, Maker, Record, Refused, expect, interpret, make_bytes, make_dtype
 
-
-class _Recorded:
-    """Stands for `numpy.ndarray` or `numpy.dtype`: keeps what it is given, does nothing with it."""
-
-    def __init__(self, *arguments: Any) -> None:
-        self.arguments = arguments
-        self.state: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-def _encode(text: str, encoding: str = "latin1") -> bytes:
-    return text.encode("latin1")  # how Python 3 writes bytes in old protocols
-
-
-KNOWN = {
-    ("numpy.core.multiarray", "_reconstruct"): _Recorded,
-    ("numpy._core.multiarray", "_reconstruct"): _Recorded,
-    ("numpy", "ndarray"): _Recorded,
-    ("numpy", "dtype"): _Recorded,
-    ("_codecs", "encode"): _encode,
+MAKERS: dict[str, Maker] = {
+    "numpy.core.multiarray._reconstruct": lambda source, *arguments: Record("array"),
+    "numpy._core.multiarray._reconstruct": lambda source, *arguments: Record("array"),
+    "numpy.ndarray": lambda source, *arguments: Record("array"),
+    "numpy.dtype": make_dtype,
+    "_codecs.encode": make_bytes,
 }
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        try:
-            return KNOWN[module_name, global_name]
-        except KeyError:
-            raise InputError(
-                f"the pickle asks for {module_name}.{global_name}, which no CIFAR-10 batch needs; it is not run"
-            ) from None
 
 
 def read_batch(data: bytes) -> np.ndarray:
     """One batch as the records of the binary version: label, then 3 × 32 × 32 bytes; uint8 (N, 3073)."""
     try:
-        batch = _Unpickler(io.BytesIO(data), encoding="bytes").load()
-        batch = {_text(key): value for key, value in batch.items()}
-        pixels, labels = _array(batch["data"]), np.frombuffer(bytes([*batch["labels"]]), np.uint8)
-        return np.concatenate([labels[:, None], pixels.reshape(-1, 3072)], axis=1)
-    except InputError:
-        raise
-    except Exception as error:  # a damaged pickle may fail in any way
-        raise InputError(f"it is not a CIFAR-10 python batch ({type(error).__name__}: {error})") from error
+        batch = expect(interpret(Bounded(io.BytesIO(data), len(data)), MAKERS), dict)
+        batch = {_text(name): value for name, value in batch.items()}
+        if not {"data", "labels"} <= batch.keys():
+            raise InputError("it is not a CIFAR-10 python batch: data or labels are missing")
+        pixels, labels = _array(batch["data"]), _labels(batch["labels"])
+    except Refused as error:
+        why = in_short(error).replace("it asks", "the pickle asks")
+        raise InputError(f"it is not a CIFAR-10 python batch: {why}; it is not run") from error
+    if pixels.ndim != 2 or pixels.shape[1] != 3072 or len(pixels) != len(labels):
+        raise InputError(
+            f"it is not a CIFAR-10 python batch: data {pixels.shape} for {len(labels)} labels; (N, 3072) for N belong"
+        )
+    return np.concatenate([labels[:, None], pixels], axis=1)
 
 
 def _array(recorded: Any) -> np.ndarray:
-    _, shape, dtype, fortran, data = recorded.state
-    if not (isinstance(dtype, _Recorded) and _text(dtype.arguments[0]) == "u1" and not fortran):
+    state = expect(expect(recorded, Record).state, tuple)
+    if len(state) != 5:
+        raise Refused("its array is incomplete")
+    _, shape, dtype, fortran, content = state
+    if dtype != np.dtype("u1") or fortran:
         raise InputError("the data of a CIFAR-10 batch are bytes in C order; these are not")
-    if math.prod(shape) != len(data):
-        raise InputError(f"the data of the batch have {len(data)} bytes for shape {shape}")
-    return np.frombuffer(data, np.uint8).reshape(shape)
+    content = content.encode("latin1") if isinstance(content, str) else expect(content, bytes)
+    if any(expect(n, int) < 0 for n in expect(shape, tuple)) or math.prod(shape) != len(content):
+        raise InputError(f"the data of the batch have {len(content)} bytes for shape {str(shape)[:60]}")
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-def _text(name: bytes | str) -> str:
-    return name.decode() if isinstance(name, bytes) else name
+def _labels(labels: Any) -> np.ndarray:
+    strange = next((label for label in expect(labels, list) if type(label) is not int or not 0 <= label <= 9), None)
+    if strange is not None:
+        raise InputError(f"the labels of a CIFAR-10 batch are 0 to 9; one is {str(strange)[:20]}")
+    return np.array(labels, np.uint8)
+
+
+def _text(name: Any) -> str:
+    return name.decode("latin1") if isinstance(name, bytes) else expect(name, str)

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from fpmc.errors import InputError
 
-from .pictures import Pictures, is_picture, match_labels
+from .pictures import Pictures, check_size, is_picture, match_labels
 from .store import MEMBER, stamp
 
 
@@ -27,20 +27,25 @@ def read(path: Path, split: str) -> Pictures:
         names = sorted(filter(is_picture, members))
         if not names:
             raise InputError(f"the zip holds no images ({len(members)} other files)")
-        labels = match_labels(archive.read("dataset.json"), names) if "dataset.json" in members else None
+        for name in members.keys() - set(names):
+            archive.open(members[name]).close()  # fails where a damaged name would hide the labels
+        labels = None
+        if "dataset.json" in members:
+            check_size(members["dataset.json"].file_size, names)
+            labels = match_labels(archive.read("dataset.json"), names)
 
     def files() -> Iterator[bytes]:
         with zipfile.ZipFile(path) as archive:
             for name in names:
                 yield archive.read(members[name])
 
-    return Pictures(names, files, labels, stamp(path), path.stem)
+    return Pictures(names, files, labels, stamp(path), path.stem, path.stat().st_size)
 
 
 def _check(info: zipfile.ZipInfo) -> None:
     name = info.filename
     if name.startswith("/") or "\\" in name or ":" in name or ".." in PurePosixPath(name).parts:
-        raise InputError(f"the zip holds the unsafe path {name!r}; make it again with plain relative names")
+        raise InputError(f"the zip holds the unsafe path {name[:100]!r}; make it again with plain relative names")
     if info.flag_bits & 1:
         raise InputError(f"{name!r} in the zip is encrypted; make the zip again without a password")
     if info.file_size > MEMBER:  # zipfile never yields more than this declared size

@@ -10,9 +10,9 @@ import numpy as np
 from fpmc.errors import InputError
 from fpmc.files import home
 from fpmc.images import ImageSet
+from fpmc.readers.source import reading
 
 from . import idx
-from .store import reading
 
 EMBEDDED = Path(__file__).parent / "embedded"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist

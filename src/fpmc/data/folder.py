@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from fpmc.errors import InputError
+from fpmc.readers.source import read_bytes
 
-from .pictures import Pictures, is_picture, match_labels
+from .pictures import Pictures, check_size, is_picture, match_labels
 from .store import MEMBER, stamp
 
 
@@ -19,21 +20,35 @@ def claims(path: Path, head: bytes) -> bool:
 
 def read(path: Path, split: str) -> Pictures:
     """The images below a folder in name order, with the labels of its `dataset.json` if it has one."""
-    found = [Path(folder, name).relative_to(path) for folder, _, names in os.walk(path) for name in names]
+    found = list(_walk(path))
     names = sorted(name.as_posix() for name in found if is_picture(str(name)))
     if not names:
         raise InputError(f"the folder holds no images (PNG, JPEG, BMP or WebP; {len(found)} other files)")
     paths = [path / name for name in names]
     index = path / "dataset.json"
-    labels = match_labels(index.read_bytes(), names) if index.is_file() else None
+    labels = None
+    if index.is_file():
+        check_size(index.stat().st_size, names)
+        labels = match_labels(read_bytes(index, MEMBER), names)
 
     def files() -> Iterator[bytes]:
-        for file in paths:
-            if file.stat().st_size > MEMBER:
-                raise InputError(f"{file.name!r} has {file.stat().st_size:,} bytes; at most {MEMBER:,} are read")
-            yield file.read_bytes()
+        return (read_bytes(file, MEMBER) for file in paths)
 
-    return Pictures(names, files, labels, stamp(*paths), path.resolve().name)
+    packed = sum(file.stat().st_size for file in paths)
+    return Pictures(names, files, labels, stamp(*paths), path.resolve().name, packed)
+
+
+def _walk(path: Path) -> Iterator[Path]:
+    """All files below a folder; what cannot be looked into is an error, not an absence."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for folder, below, names in os.walk(path, onerror=fail):
+        for name in below:
+            if Path(folder, name).is_symlink() and not name.startswith("."):
+                raise InputError(f"{name!r} in it is a link to a folder, which is not followed; copy that folder")
+        yield from (Path(folder, name).relative_to(path) for name in names)
 
 
 def claims_split(path: Path, head: bytes) -> bool:

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from fpmc.errors import InputError
+from fpmc.errors import InputError, show
 from fpmc.images import ImageSet
+from fpmc.readers.source import is_there, open_file, reading
 
 from . import arrays, cifar_files, edm_zip, folder, idx
 from .cifar10 import load_cifar10
 from .fashion import load_fashion, load_fashion_full
+from .memory import Images, from_memory
 from .pictures import Pictures
-from .store import reading
 
 
 class Format(NamedTuple):
@@ -45,8 +46,11 @@ FORMATS = (  # the first that claims a path reads it
 )
 
 
-def load_images(source: str | os.PathLike[str], split: str = "train") -> ImageSet:
+def load_images(source: Images, split: str = "train") -> ImageSet:
     """The data sets of the paper and yours (App. C.2): a shipped name, or a path that is known by its content.
+
+    Also what is in memory already: a uint8 array or tensor, (N, C, H, W), (N, H, W, C) or (N, H, W), or a list of PIL
+    images or arrays of one image each.
 
     Names: "fashion" (in the package), "fashion-full", "cifar10". Paths: an EDM zip, a folder of images, `.npy`, `.npz`,
     IDX files, CIFAR-10 batches. More than 64 MiB of pixels are decoded once and memory-mapped from then on.
@@ -54,19 +58,24 @@ def load_images(source: str | os.PathLike[str], split: str = "train") -> ImageSe
     found = open_images(source, split)
     if isinstance(found, ImageSet):
         return found
-    with reading(source):
+    with reading(str(source)):
         return found.stack()
 
 
-def open_images(source: str | os.PathLike[str], split: str = "train") -> ImageSet | Pictures:
+def open_images(source: Images, split: str = "train") -> ImageSet | Pictures:
     """What `load_images` loads, with image files not decoded yet: those may still differ in size."""
     if split not in ("train", "test"):
         raise InputError(f"split must be 'train' or 'test'; got {split!r}")
+    if isinstance(source, ImageSet):
+        return source
+    if not isinstance(source, str | os.PathLike):
+        return from_memory(source)
     if source in NAMES:
         return NAMES[str(source)](split)
     path = Path(source).expanduser()
-    if not path.exists():
-        raise InputError(f"no images {str(source)!r}: neither a file or folder here nor one of {', '.join(NAMES)}")
+    if not is_there(path) or not os.fspath(source):
+        named = show(str(source), 200)
+        raise InputError(f"no images {named}: neither a file or folder here nor one of {', '.join(NAMES)}")
     with reading(path):
         head = _head(path)
         reader = next((reader for reader in FORMATS if reader.claims(path, head)), None)
@@ -84,7 +93,7 @@ def _head(path: Path) -> bytes:
     """The first bytes of a file, unpacked if it is gzipped; of a folder, none."""
     if path.is_dir():
         return b""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         head = file.read(64)
     if not head.startswith(b"\x1f\x8b"):
         return head

@@ -17,10 +17,10 @@ from tqdm import tqdm
 from fpmc.errors import InputError
 from fpmc.files import atomic
 from fpmc.images import ImageSet
+from fpmc.readers.source import reading
 
 from .load import open_images
 from .pictures import Pictures
-from .store import reading
 
 Size: TypeAlias = "int | tuple[int, int]"  # one side of a square, or (H, W)
 Crop: TypeAlias = "tuple[int, int] | Literal['square']"

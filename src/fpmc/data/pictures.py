@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,12 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from fpmc.errors import InputError
+from fpmc.errors import InputError, in_short, show
 from fpmc.images import ImageSet
+from fpmc.readers.source import read_bytes, reading
+from fpmc.readers.text import parse_json
 
-from .store import gather
+from .store import MEMBER, believable, gather
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # no decoder that starts a program or is seldom looked after
@@ -34,6 +36,7 @@ class Pictures:
     labels: Sequence[int] | None
     stamp: str                              # changes when the files do
     name: str
+    packed: int                             # bytes of all of them
     first_id: int = 0
 
     def __len__(self) -> int:
@@ -49,6 +52,7 @@ class Pictures:
         """All of them as one set; large ones are decoded once and then memory-mapped."""
         images = self.decoded()
         first = next(images)
+        believable(len(self) * first.size, self.packed)
         same = (self._same(first, image, name) for image, name in zip(images, self.names[1:]))
         pixels = gather((len(self), *first.shape), chain([first], same), self.stamp)
         ids = np.arange(self.first_id, self.first_id + len(self))
@@ -69,6 +73,12 @@ def is_picture(name: str) -> bool:
     return path.suffix.lower() in SUFFIXES and not any(part.startswith((".", "__MACOSX")) for part in path.parts)
 
 
+def read_picture(path: str | os.PathLike[str]) -> np.ndarray:
+    """One image file as uint8 (C, H, W)."""
+    with reading(path):
+        return decode(read_bytes(path, MEMBER), PurePath(path).name)
+
+
 def decode(data: bytes, name: str) -> np.ndarray:
     """One 8-bit grey or RGB image as uint8 (C, H, W); any other mode is refused, never converted in silence."""
     try:
@@ -84,10 +94,13 @@ def decode(data: bytes, name: str) -> np.ndarray:
     except Image.DecompressionBombError as error:
         raise InputError(f"{name!r} declares too many pixels ({error})") from error
     except Exception as error:  # Pillow's decoders fail in many ways on damaged files
-        raise InputError(f"{name!r} cannot be decoded as PNG, JPEG, BMP or WebP ({error}); is it whole?") from error
+        why = in_short(error)
+        raise InputError(f"{name!r} cannot be decoded as PNG, JPEG, BMP or WebP ({why}); is it whole?") from error
 
 
 def _check_mode(picture: Image.Image, data: bytes, name: str) -> None:
+    if picture.format in ("PNG", "WEBP") and getattr(picture, "n_frames", 1) > 1:
+        raise InputError(f"{name!r} is an animation; save one frame of it as an image")
     deep = picture.format == "PNG" and data[24] > 8  # Pillow would drop the low byte of 16-bit colour
     if deep or picture.mode not in ("L", "RGB") or "transparency" in picture.info:
         kind = {"P": "palette", "1": "1-bit", "RGBA": "alpha", "LA": "alpha", "PA": "alpha", "CMYK": "CMYK"}
@@ -98,18 +111,28 @@ def _check_mode(picture: Image.Image, data: bytes, name: str) -> None:
         )
 
 
+def check_size(size: int, names: Sequence[str]) -> None:
+    """Refuse a dataset.json that is larger than these names can make it, before it is read."""
+    most = 2**20 + sum(64 + 6 * len(name) for name in names)  # a letter may be written as \u1234
+    if size > most:
+        raise InputError(f"dataset.json has {size:,} bytes; for {len(names):,} images at most {most:,} are read")
+
+
 def match_labels(text: bytes, names: Sequence[str]) -> list[int] | None:
     """The labels of `dataset.json` (EDM) in the order of the names: {"labels": [[name, class], ...]}, or null."""
+    wanted = 'dataset.json is not {"labels": [[name, class], ...]} or {"labels": null}'
     try:
-        pairs: Any = json.loads(text)["labels"]
-        if pairs is None:
-            return None
-        classes = dict(pairs)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InputError(
-            f"dataset.json is not {{\"labels\": [[name, class], ...]}} or {{\"labels\": null}} "
-            f"({type(error).__name__}: {error})"
-        ) from error
+        content = parse_json(text, kind=dict)
+    except InputError as error:
+        raise InputError(f"{wanted}: {error}") from error
+    pairs: Any = content.get("labels", ())
+    if pairs is None:
+        return None
+    if type(pairs) is not list or any(type(p) is not list or len(p) != 2 or type(p[0]) in (list, dict) for p in pairs):
+        raise InputError(f"{wanted}; mend it, or delete it to have no labels")
+    classes = dict(pairs)
+    if len(classes) < len(pairs):
+        raise InputError("dataset.json names an image twice; mend it, or delete it to have no labels")
     strange = next((label for label in classes.values() if type(label) is not int or not 0 <= label < 2**31), None)
     if strange is not None:
         raise InputError(f"dataset.json gives a label {str(strange)[:40]!r}; labels are whole numbers, 0 to 2³¹ − 1")
@@ -118,7 +141,7 @@ def match_labels(text: bytes, names: Sequence[str]) -> list[int] | None:
         example = min(missing or unknown, key=str)
         raise InputError(
             f"dataset.json does not match the images: {len(missing)} images without a label, "
-            f"{len(unknown)} labels without an image, e.g. {example!r}"
+            f"{len(unknown)} labels without an image, e.g. {show(example)}"
         )
     return [classes[name] for name in names]
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import math
-import os
 import shutil
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from fpmc.errors import InputError
 from fpmc.files import atomic, home
+from fpmc.readers.arrays import read_npy
 
 LARGE = 64 * 2**20  # bytes of pixels from which a set is mapped, not held
 MEMBER = 128 * 2**20  # bytes of the largest file believed inside an archive
@@ -56,7 +52,7 @@ def gather(shape: tuple[int, ...], chunks: Iterable[np.ndarray], key: str) -> np
             np.lib.format.write_array_header_1_0(file, header)
             for _, chunk in _counted(chunks, size):
                 file.write(chunk.data)
-    return np.load(path, mmap_mode="r")
+    return read_npy(path, mapped=True)
 
 
 def _counted(chunks: Iterable[np.ndarray], size: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -78,17 +74,3 @@ def believable(size: int, packed: int) -> None:
             f"it declares {size:,} bytes inside {packed:,} compressed ones: "
             "that is a decompression bomb or damage; unpack it yourself if you trust it"
         )
-
-
-@contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Whatever goes wrong while reading `path` becomes one `InputError` that names it."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{str(path)!r}: {error}") from error
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise  # the cache's trouble, not the file's
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"{str(path)!r}: cannot be read ({reason}); is it whole? fetch or make it again") from error

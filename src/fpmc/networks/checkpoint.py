@@ -9,21 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fpmc.errors import InputError
+from fpmc.errors import InputError, in_short, show
 from fpmc.files import atomic
 from fpmc.networks.config import check_config, infer_config
 from fpmc.networks.precond import EDMPrecond
 from fpmc.networks.reader import read_edm_pickle
 from fpmc.networks.shipped import SHIPPED, weights_of
+from fpmc.readers.source import is_there, open_file, reading
+from fpmc.readers.tensors import read_safetensors
+from fpmc.readers.torches import is_torch, read_torch
 
 if TYPE_CHECKING:
     from fpmc.process import Denoiser, Process
 
-LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save before its zip format
 HEADER = "fpmc"  # the key of the configuration in a safetensors header
 
 
@@ -41,8 +42,9 @@ def load_network(
     """
     if callable(source):
         return source
+    _check_source(source)
     path = weights_of(source) if source in SHIPPED else Path(source)
-    if path.is_dir():
+    if is_there(path) and path.is_dir():
         from fpmc.networks.diffusers import load_diffusers
 
         net: nn.Module = load_diffusers(path, prediction=prediction, process=process)
@@ -65,25 +67,37 @@ def save_network(net: EDMPrecond, path: str | os.PathLike[str], *, dtype: torch.
         save_file(state, part, metadata={"format": "pt", HEADER: json.dumps(net.config)})
 
 
+def _check_source(source: object) -> None:
+    """Refuse what is no name and no path, with the recipe of what it most likely is."""
+    if isinstance(source, Mapping):
+        raise InputError(
+            f"load_network takes a name, a file or something callable; got a {type(source).__name__} of "
+            f"{len(source)} entries: write it with torch.save(state, 'net.pt') and give that file"
+        )
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(f"load_network takes a name, a file or something callable as (z, sigma); got {show(source)}")
+
+
 def _read(path: Path) -> EDMPrecond:
-    origin = repr(str(path))
-    try:
-        with path.open("rb") as file:
-            head = file.read(16)
-    except OSError as error:
-        names = ", ".join(SHIPPED)
-        raise InputError(f"no network {origin} ({error.strerror}); give a file or one of: {names}") from error
-    if head.startswith((b"PK\x03\x04", LEGACY_TORCH[:16])):
+    origin = show(str(path), 200)
+    if not is_there(path):
+        raise InputError(f"no network {origin}; give a file or one of: {', '.join(SHIPPED)}")
+    with reading(path), open_file(path) as file:
+        head = file.read(16)
+    config: object = None
+    if is_torch(head):
         config, state = _torch_file(path)
     elif head.startswith(b"\x80"):
         config, state = read_edm_pickle(path)
     elif head[8:9] == b"{":
-        config, state = _safetensors(path)
+        found = read_safetensors(path)
+        state = found.tensors
+        with reading(path):
+            config = found.config(HEADER)
     else:
         raise InputError(f"{origin} is no network: neither an EDM pickle, nor safetensors, nor a file of torch.save")
     state = {name if name.startswith("model.") else f"model.{name}": value.float() for name, value in state.items()}
-    config = infer_config(state, origin) if config is None else config
-    return assemble(check_config(config, origin), state, origin)
+    return assemble(check_config(infer_config(state, origin) if config is None else config, origin), state, origin)
 
 
 def assemble(config: Mapping[str, Any], state: Mapping[str, Tensor], origin: str) -> EDMPrecond:
@@ -93,32 +107,21 @@ def assemble(config: Mapping[str, Any], state: Mapping[str, Tensor], origin: str
     try:
         net.load_state_dict(state, assign=True)
     except RuntimeError as error:
-        why = " ".join(str(error).split("\n\t")[1:2])[:300]
+        why = in_short(RuntimeError(" ".join(str(error).split("\n\t")[1:2])), 300)
         raise InputError(f"the weights in {origin} do not fit their configuration: {why}") from error
     return net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
-def _safetensors(path: Path) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get(HEADER)
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-        return (None if header is None else json.loads(header)), state
-    except (SafetensorError, ValueError) as error:
-        raise InputError(f"{str(path)!r} is a damaged safetensors file ({error}); fetch it again") from error
-
-
-def _torch_file(path: Path) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch fails in many ways on files that are not its own
-        why = str(error).splitlines()[0][:200]
-        raise InputError(f"{str(path)!r} is refused: not a plain file of tensors ({why})") from error
+def _torch_file(path: Path) -> tuple[object, dict[str, Tensor]]:
+    content = read_torch(path)
     config = content.get("config") if isinstance(content, dict) else None
     for key in ("ema", "state_dict", "model"):  # the moving average of a training checkpoint, or a wrapped state dict
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
             break
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not content:
         raise InputError(f"{str(path)!r} holds no state dict (names and tensors)")
+    for name, value in content.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise InputError(f"{str(path)!r} holds no state dict (names and tensors): {show(name)} is {show(value)}")
     return config, content

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from torch import Tensor
 
-from fpmc.errors import InputError
+from fpmc.errors import InputError, in_short, show
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 Count = Annotated[int, Field(ge=0, le=4096)]
@@ -51,22 +51,28 @@ class NetworkConfig(BaseModel):
         return taps
 
 
-def check_config(settings: Mapping[str, Any], origin: str) -> dict[str, Any]:
+def check_config(settings: object, origin: str) -> dict[str, Any]:
     """The given settings, valid, as `EDMPrecond` takes them."""
+    if not isinstance(settings, Mapping):
+        raise InputError(f"{origin} holds a network that cannot be built: its settings are {show(settings)}")
     try:
         return NetworkConfig.model_validate(dict(settings)).model_dump(exclude_unset=True)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "settings"
-        raise InputError(f"{origin} holds a network that cannot be built: {where}: {first['msg']}") from error
+        where = ".".join(map(str, first["loc"]))[:60] or "settings"
+        why = in_short(ValueError(first["msg"]))
+        raise InputError(f"{origin} holds a network that cannot be built: {where}: {why}") from error
 
 
 def infer_config(state: Mapping[str, Tensor], origin: str) -> dict[str, Any]:
     """The settings that a bare state dict shows by its names and shapes (σ_data cannot be seen: it is EDM's 0.5)."""
     shapes = {name: tuple(value.shape) for name, value in state.items()}
+    flat = next((name for name, shape in shapes.items() if name.endswith(".weight") and 0 in (shape or (0,))), None)
+    if flat is not None:
+        raise InputError(f"{origin} holds weights without values: {flat[:60]!r} has shape {shapes[flat]}")
 
     def columns(name: str) -> int:  # inputs of a layer that may not be there
-        return shapes.get(f"model.{name}.weight", (0, 0))[1]
+        return (*shapes.get(f"model.{name}.weight", (0, 0)), 0)[1]
 
     levels: dict[int, list[str]] = {}  # the encoder's blocks of each resolution
     for name in shapes:
@@ -76,9 +82,11 @@ def infer_config(state: Mapping[str, Tensor], origin: str) -> dict[str, Any]:
     size = max(levels, default=0)
     if not {f"model.enc.{size}x{size}_conv.weight", "model.map_layer0.weight"} <= shapes.keys():
         raise InputError(f"{origin} holds no DDPM++ or NCSN++ weights: there is no 'model.enc.…_conv.weight' in it")
-    width, channels = shapes[f"model.enc.{size}x{size}_conv.weight"][:2]
-    embedding, noise = shapes["model.map_layer0.weight"]
-    wide_filter = any(name.endswith("resample_filter") and shape[-1] == 4 for name, shape in shapes.items())
+    first, mapping = shapes[f"model.enc.{size}x{size}_conv.weight"], shapes["model.map_layer0.weight"]
+    if (len(first), len(mapping)) != (4, 2):
+        raise InputError(f"{origin} holds no DDPM++ or NCSN++ weights: its layers are {first} and {mapping}")
+    (width, channels), (embedding, noise) = first[:2], mapping
+    wide_filter = any(name.endswith("resample_filter") and shape[-1:] == (4,) for name, shape in shapes.items())
     return {
         "img_resolution": size,
         "img_channels": channels,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fpmc.errors import InputError
+from fpmc.errors import InputError, in_short, show
 from fpmc.process import VP, Process
+from fpmc.readers.text import read_json
 
 PREDICTIONS = ("epsilon", "v_prediction", "sample")
 SCHEDULES = {"linear": "linear", "squaredcos_cap_v2": "cosine"}  # diffusers' names and ours
@@ -56,37 +56,54 @@ def load_diffusers(path: Path, *, prediction: str | None = None, process: Proces
     schedules = [p / "scheduler_config.json" for p in (path / "scheduler", path, path.parent / "scheduler")]
     schedule = next((_json(file) for file in schedules if file.is_file()), {})
     try:
+        _check_size(UNet2DModel, config, folder)
         unet = UNet2DModel.from_pretrained(folder, use_safetensors=True, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, TypeError) as error:
-        why = str(error).splitlines()[0][:200]
+    except InputError:
+        raise
+    except Exception as error:  # whatever its constructor makes of odd settings
+        why = in_short(error)
         raise InputError(f"{str(folder)!r} cannot be read as safetensors weights of a UNet2DModel ({why})") from error
-    size = config.get("sample_size") or 32
-    height, width = (size, size) if isinstance(size, int) else size
     return DiffusersDenoiser(
         unet,
-        (int(config.get("in_channels", 3)), int(height), int(width)),
+        _shape(config, folder),
         prediction or schedule.get("prediction_type", "epsilon"),
         process or _process(schedule),
     )
 
 
+def _check_size(model: Any, config: dict[str, Any], folder: Path) -> None:
+    """Refuse settings of a network larger than its weights, before memory is taken for it."""
+    blocks, layers = config.get("block_out_channels", []), config.get("layers_per_block", 2)
+    if type(blocks) is not list or len(blocks) > 12 or type(layers) is not int or not 1 <= layers <= 64:
+        raise InputError(f"{str(folder)!r} has block_out_channels {str(blocks)[:60]}, layers_per_block {show(layers)}")
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in model.from_config(config).parameters())
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    if 2 * count > size:  # two bytes each at least
+        raise InputError(f"{str(folder)!r} describes {count:,} parameters and its safetensors have {size:,} bytes")
+
+
 def _process(schedule: dict[str, Any]) -> VP:
     kind = schedule.get("beta_schedule", "linear")
-    if kind not in SCHEDULES or schedule.get("trained_betas") is not None or schedule.get("rescale_betas_zero_snr"):
-        raise InputError(f"the noise schedule {kind!r} of this folder is not known; give process=fpmc.process.VP(…)")
-    return VP(
-        SCHEDULES[kind],  # pyright: ignore[reportArgumentType]
-        times=int(schedule.get("num_train_timesteps", 1000)),
-        beta_min=float(schedule.get("beta_start", 1e-4)),
-        beta_max=float(schedule.get("beta_end", 0.02)),
-    )
+    odd = schedule.get("trained_betas") is not None or schedule.get("rescale_betas_zero_snr")
+    if odd or not isinstance(kind, str) or kind not in SCHEDULES:
+        raise InputError(f"the noise schedule {show(kind)} of the folder is unknown; give process=fpmc.process.VP(…)")
+    times = schedule.get("num_train_timesteps", 1000)
+    betas = schedule.get("beta_start", 1e-4), schedule.get("beta_end", 0.02)
+    if type(times) is not int or not 1 <= times <= 10**6 or any(type(b) not in (int, float) for b in betas):
+        raise InputError(f"the schedule has {show(times)} times, betas {show(betas[0])} to {show(betas[1])}")
+    return VP(SCHEDULES[kind], times=times, beta_min=betas[0], beta_max=betas[1])  # pyright: ignore[reportArgumentType]
+
+
+def _shape(config: dict[str, Any], folder: Path) -> tuple[int, int, int]:
+    channels, size = config.get("in_channels", 3), config.get("sample_size") or 32
+    sides = [size, size] if isinstance(size, int) else size
+    if type(sides) is not list or len(sides) != 2 or any(type(n) is not int or n < 1 for n in (channels, *sides)):
+        raise InputError(f"{str(folder)!r} says in_channels {show(channels)}, sample_size {show(size)}; not an image")
+    return channels, sides[0], sides[1]
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{str(path)!r} is needed and cannot be read ({error})") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{str(path)!r} is not a configuration")
-    return content
+    if not path.is_file():
+        raise InputError(f"{str(path)!r} is needed and is not there; give a diffusers folder")
+    return read_json(path, kind=dict)

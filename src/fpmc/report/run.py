@@ -8,7 +8,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from importlib import metadata
@@ -19,7 +19,8 @@ import pydantic
 from PIL.Image import Image
 
 from fpmc.errors import InputError
-from fpmc.files import atomic
+from fpmc.files import atomic, lock, sweep, verify, write_checked, writing
+from fpmc.readers.text import read_json, read_lines
 
 
 class RunConfig(pydantic.BaseModel):
@@ -36,7 +37,8 @@ class RunDirectory:
     """A folder with config.json, environment.json, metrics.json, metrics.jsonl, log.txt and pictures.
 
     Opened again with the same settings it goes on (`resumed`); with others it is refused. Settings named in `free` may
-    change between two sittings (more seeds, another batch size): they do not change what is already there.
+    change between two sittings (more seeds, another batch size): they do not change what is already there. While it is
+    open no other process can open it; the lock ends with `close`, with the object, or with the process.
     """
 
     def __init__(
@@ -50,15 +52,34 @@ class RunDirectory:
         self.path = Path(path)
         settings = dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)  # pyright: ignore[reportArgumentType]
         self.config = RunConfig(command=command, settings=_plain(settings), versions=versions())
+        self._lock = lock(self.path)
+        try:
+            self._open(command, free)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, command: str, free: Collection[str]) -> None:
         self.resumed = (self.path / "config.json").exists()
         if self.resumed:
             self._check_same(read_config(self.path), free)
         elif self.path.is_dir() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
             raise InputError(f"{str(self.path)!r} holds files that are no run of fpmc; choose another --outdir")
+        sweep(self.path, deep=True)
         self.write_json("config.json", self.config.model_dump())
         self.write_json("environment.json", environment())
         _drop_torn_line(self.path / "metrics.jsonl")
         self.note(f"fpmc {command} {'resumed' if self.resumed else 'started'}")
+
+    def close(self) -> None:
+        """Let other processes write here."""
+        self._lock.release()
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _check_same(self, before: RunConfig, free: Collection[str]) -> None:
         old, new = ({"command": c.command, **c.settings} for c in (before, self.config))
@@ -72,6 +93,18 @@ class RunDirectory:
     def atomic(self, name: str) -> AbstractContextManager[Path]:
         """A temporary path that becomes the file `name` of the run when the block succeeds."""
         return atomic(self.path / name)
+
+    def write_checked(self, name: str, content: bytes | str | Callable[[Path], object]) -> None:
+        """A file to go on from: written in one step, with its checksum (see `fpmc.files.write_checked`)."""
+        write_checked(self.path / name, content)
+
+    def kept(self, name: str) -> Path | None:
+        """The file `name` of an earlier sitting, its checksum compared; None if there is none."""
+        path = self.path / name
+        if not path.exists():
+            return None
+        verify(path)
+        return path
 
     def write_text(self, name: str, text: str) -> None:
         with self.atomic(name) as part:
@@ -92,18 +125,20 @@ class RunDirectory:
     def event(self, **values: Any) -> None:
         """One line of metrics.jsonl: how something stood at some moment."""
         line = json.dumps(_plain({"time": round(time.time(), 3), **values}), ensure_ascii=False) + "\n"
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line)
+        self._append("metrics.jsonl", line)
 
     def events(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl so far."""
         path = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        return read_lines(path) if path.exists() else []
 
     def note(self, text: str) -> None:
         """A line of log.txt, with the time."""
-        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
-            file.writelines(f"{_now()}  {line}\n" for line in text.splitlines() or [""])
+        self._append("log.txt", "".join(f"{_now()}  {line}\n" for line in text.splitlines() or [""]))
+
+    def _append(self, name: str, text: str) -> None:
+        with writing(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(text)
 
     def say(self, text: str) -> None:
         """Print, and keep in log.txt."""
@@ -114,13 +149,13 @@ class RunDirectory:
 def read_config(path: str | os.PathLike[str]) -> RunConfig:
     """The config.json of a run directory."""
     file = Path(path) / "config.json"
+    if not file.is_file():
+        raise InputError(f"cannot read {str(file)!r}: it is not there; give a run directory of fpmc")
     try:
-        return RunConfig.model_validate_json(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {str(file)!r}: {error.strerror}; give a run directory of fpmc") from error
-    except ValueError as error:  # not UTF-8, not JSON, or not a config
-        why = error.errors()[0] if isinstance(error, pydantic.ValidationError) else {"loc": ("text",), "msg": error}
-        where = ".".join(map(str, why["loc"])) or "text"
+        return RunConfig.model_validate(read_json(file, kind=dict))
+    except pydantic.ValidationError as error:
+        why = error.errors()[0]
+        where = ".".join(map(str, why["loc"]))[:60]
         raise InputError(f"{str(file)!r} is no run's config ({where}: {why['msg']}); choose another folder") from error
 
 
