@@ -134,6 +134,12 @@ def read_checked(path: str | os.PathLike[str]) -> bytes:
     return Path(path).read_bytes()
 
 
+def remove(path: str | os.PathLike[str]) -> None:
+    """Delete a file of `write_checked` and its checksum."""
+    for each in (Path(path), _place(Path(path))):
+        each.unlink(missing_ok=True)
+
+
 def sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:

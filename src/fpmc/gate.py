@@ -70,12 +70,12 @@ def check_seeds(seeds: Any) -> tuple[int, ...]:
     if isinstance(seeds, str | bytes):
         raise InputError(f"seeds are whole numbers, e.g. seeds=range(4); got the text {show(seeds)}")
     if not isinstance(seeds, Iterable) or (isinstance(seeds, Tensor) and seeds.ndim == 0):
-        count = _whole(seeds)
+        count = whole(seeds)
         hint = "range(16)" if count is None or count < 1 else f"range({count}) for {count} samples, [{count}] for one"
         raise InputError(f"seeds are several whole numbers; got {show(seeds)}; give seeds={hint}")
     found = []
     for seed in seeds:
-        number = _whole(seed)
+        number = whole(seed)
         if number is None:
             raise InputError(f"seeds are whole numbers; got {_what(seed)}; give e.g. seeds=[0, 1, 2] or range(16)")
         found.append(number)
@@ -91,7 +91,7 @@ def check_seeds(seeds: Any) -> tuple[int, ...]:
 
 def check_steps(steps: Any, name: str = "steps", most: int = MOST_STEPS) -> int:
     """A whole number from 1 on: steps of a sampler, a batch size, draws."""
-    number = _whole(steps)
+    number = whole(steps)
     if number is None or not 1 <= number <= most:
         raise InputError(f"{name} must be a whole number from 1 to {most:,}; got {_what(steps)}")
     return number
@@ -109,7 +109,7 @@ def check_device(device: Any) -> torch.device:
     return found
 
 
-def _whole(value: Any) -> int | None:
+def whole(value: Any) -> int | None:
     """The whole number that a value is (Python's, NumPy's, torch's); booleans and 0.7 are none."""
     if isinstance(value, bool) or (isinstance(value, Tensor) and (value.ndim or value.dtype == torch.bool)):
         return None

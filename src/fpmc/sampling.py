@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fpmc.errors import InputError
+from fpmc.gate import check_seeds, check_steps, whole
 from fpmc.process import Denoiser, Process, edm_grid
 
 # Choose on one, report on the other: settings are tuned on the first seeds, tables begin where those never go.
@@ -89,16 +89,15 @@ def sample(
     seeds, shape = check_seeds(seeds), _shape_of(denoiser, shape)
     labels = classes_of(denoiser, classes, seeds, shape)
     levels = levels_of(steps, sigma_min=sigma_min, sigma_max=sigma_max, rho=rho, process=process)
-    if batch < 1:
-        raise InputError(f"batch must be at least 1, got {batch}")
+    check_steps(batch, "batch")
     device = device or getattr(denoiser, "device", None)
     began, done, nfe, images, states = time.perf_counter(), 0, 0, [], []
     for part in (slice(i, i + batch) for i in range(0, len(seeds), batch)):
         chunk = seeds[part]
         z = levels[0] * initial_noise(chunk, shape)
         path = [z.float()]
-        of_classes = denoiser if labels is None else _of_classes(denoiser, labels[part])
-        for step in integrate(of_classes, z, levels, solver=solver, device=device):
+        asked = denoiser if labels is None else of_classes(denoiser, labels[part])
+        for step in integrate(asked, z, levels, solver=solver, device=device):
             z, nfe, done = step.z, step.nfe, done + len(chunk)
             if trajectory:
                 path.append(z.float())
@@ -138,7 +137,7 @@ def classes_of(
             torch.randn(shape, generator=generator)
         return tuple(int(torch.randint(count, size=[], generator=generator)) for generator in generators)
     chosen: list[Any] = list(classes) if isinstance(classes, Iterable) else [classes] * len(seeds)
-    if not all(map(_whole, chosen)):
+    if any(whole(each) is None for each in chosen):
         raise InputError(f'classes are "random", a whole number, or one for each seed; got {classes!r}')
     found = tuple(map(int, chosen))
     if len(found) != len(seeds):
@@ -148,7 +147,7 @@ def classes_of(
     return found
 
 
-def _of_classes(denoiser: Denoiser, classes: Sequence[int]) -> Denoiser:
+def of_classes(denoiser: Denoiser, classes: Sequence[int]) -> Denoiser:
     """The denoiser of a batch of these classes."""
     labels = torch.tensor(classes)
     return lambda z, sigma: denoiser(z, sigma, labels)  # pyright: ignore[reportCallIssue]
@@ -212,38 +211,6 @@ def initial_noise(seeds: Sequence[int], shape: tuple[int, int, int]) -> Tensor: 
     """Unit noise, one CPU generator per seed, drawn in float32 as EDM does: seed 17 is the same in any batch."""
     return torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]).double()
 
-
-def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
-    """The seeds as a tuple, refusing none at all, negative or repeated ones."""
-    if isinstance(seeds, str | bytes):
-        raise InputError(f"seeds are whole numbers, e.g. seeds=range(4); got the text {seeds!r}")
-    if not isinstance(seeds, Iterable) or (isinstance(seeds, Tensor) and seeds.ndim == 0):
-        hint = f"range({seeds}) for {seeds} samples, [{seeds}] for one" if _whole(seeds) else "range(16)"
-        raise InputError(f"seeds are several whole numbers; got {seeds!r}; give seeds={hint}")
-    given = list(seeds)
-    for seed in given:
-        if not _whole(seed):
-            raise InputError(f"seeds are whole numbers; got {seed!r}; give e.g. seeds=[0, 1, 2] or range(16)")
-    seeds = tuple(map(int, given))
-    if not seeds:
-        raise InputError("no seeds given; name at least one, e.g. seeds=range(16)")
-    if min(seeds) < 0 or max(seeds) >= 2**32:           # torch's CPU generator looks at 32 bits
-        raise InputError(f"seeds lie in 0 … 2^32−1, got {min(seeds) if min(seeds) < 0 else max(seeds)}")
-    if len(set(seeds)) != len(seeds):
-        twice = next(seed for i, seed in enumerate(seeds) if seed in seeds[:i])
-        raise InputError(f"seed {twice} is given twice; a seed is one sample")
-    return seeds
-
-
-def _whole(value: object) -> bool:
-    """Whether it is a whole number, of Python, NumPy or torch; booleans and 0.7 are none."""
-    if isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool):
-        return False
-    try:
-        operator.index(value)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        return False
-    return True
 
 
 def _shape_of(denoiser: Denoiser, shape: tuple[int, int, int] | None) -> tuple[int, int, int]:

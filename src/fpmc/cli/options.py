@@ -137,7 +137,7 @@ class SamplerOptions:
 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Seeds as EDM writes them: "0-63,70" is 0 … 63 and 70."""
-    from fpmc.sampling import check_seeds
+    from fpmc.gate import check_seeds
 
     return check_seeds(parse_numbers(text, "seeds"))
 

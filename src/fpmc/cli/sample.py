@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from fpmc.cli.options import DeviceOptions, SamplerOptions, SourceOptions, parse, parse_seeds, progress_bar
+from fpmc.errors import InputError
 from fpmc.study.methods import parse_method
 
 WIDE = 8  # samples a row of the picture
@@ -24,6 +27,7 @@ class Config(SamplerOptions, SourceOptions, DeviceOptions):
     """
 
     outdir: Path = Path("runs/sample")  # run directory to write or to resume
+    classes: Annotated[str, tyro.conf.arg(name="class")] = "random"    # of a network of classes: random, or a number
     denoiser: str = "pspc_square"   # optimal, wiener, ls, els, pspc_square, pspc_flex, lukoianov:tau=0.02, a network
 
 
@@ -52,7 +56,7 @@ def main(args: list[str]) -> None:
         run.say(UNFITTED)
     with progress_bar(label) as progress:
         out = sample_into(
-            run, denoiser, seeds=seeds, batch=config.batch, progress=progress, device=config.device, **settings
+            run, denoiser, seeds=seeds, batch=config.batch, progress=progress, device=config.device, classes=_classes(config.classes, denoiser), **settings
         )
 
     made_of = "" if images is None else ", " + " + ".join([f"{len(images)} images of {images.name}", *config.augment])
@@ -68,3 +72,12 @@ def main(args: list[str]) -> None:
         run.say(f"copies, samples within one grey level of a training image: {copied}")
     run.metrics(found)
     run.say(f"{picture}")
+
+
+def _classes(given: str, denoiser: Any) -> str | int | None:
+    """A class as `fpmc.sample` takes it; only a network of classes has any."""
+    if given == "random":
+        return "random" if getattr(denoiser, "label_dim", 0) else None
+    if not given.isdigit():
+        raise InputError(f"--class {given!r} is neither random nor the number of a class")
+    return int(given)

@@ -22,9 +22,10 @@ from fpmc.core.response import of as response_of
 from fpmc.core.sources import Source
 from fpmc.engine.gradients import Fixed, loss_and_gradients
 from fpmc.errors import InputError
-from fpmc.files import atomic
+from fpmc.files import verify, write_checked
 from fpmc.images import ImageSet
 from fpmc.process import Denoiser
+from fpmc.readers.torches import read_torch
 
 NEUTRAL = 0.01                                          # what entries raised from 0 may change, in nats or shares
 
@@ -161,8 +162,7 @@ class Level:
     def save(self, path: Path, optimiser: torch.optim.Optimizer) -> None:
         """Everything needed to resume."""
         state = {name: getattr(self, name) for name in _STATE} | {"optimiser": optimiser.state_dict()}
-        with atomic(path) as part:
-            torch.save(state, part)
+        write_checked(path, lambda part: torch.save(state, part))
 
     def load(self, path: Path, optimiser: torch.optim.Optimizer | None = None) -> None:
         """Take over what `save` wrote."""
@@ -185,8 +185,10 @@ _STATE = ("sigma", "log_q", "log_r", "step", "baseline", "best", "best_step", "b
 def read_state(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
     """A level's checkpoint."""
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
-        return {name: state[name] for name in (*_STATE, "optimiser")}
+        verify(path)
+        state = read_torch(path)
+        state = {name: state[name] for name in (*_STATE, "optimiser")}
+        return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in state.items()}
     except Exception as error:                          # whatever a damaged file does
         raise InputError(f"cannot resume from {path.name}: {error}; delete it to start this level again") from error
 

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from fpmc.errors import InputError
-from fpmc.files import atomic
 from fpmc.images import ImageSet
 from fpmc.process import Denoiser
 
@@ -142,11 +140,11 @@ class _Sums:
 
     def _restore(self, path: Path) -> None:
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata()
-                self.count = int(metadata.pop("count"))
-                self.total, self.squares = file.get_tensor("total"), file.get_tensor("squares")
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            verify(path)
+            tensors, metadata = read_safetensors(path)
+            self.count = int(metadata.pop("count"))
+            self.total, self.squares = tensors["total"], tensors["squares"]
+        except (KeyError, ValueError) as error:
             raise InputError(f"{str(path)!r} is no checkpoint of sensitivity maps ({error}); delete it") from error
         for key, value in self.identity.items():
             found = metadata.get(key, "nan")
@@ -159,8 +157,8 @@ class _Sums:
         self.squares += maps**2
         if self.path is not None:
             metadata = {"count": str(self.count), **{key: str(value) for key, value in self.identity.items()}}
-            with atomic(self.path) as part:
-                save_file({"total": self.total, "squares": self.squares}, part, metadata)
+            sums = {"total": self.total, "squares": self.squares}
+            write_checked(self.path, lambda part: save_file(sums, part, metadata))
 
     @property
     def mean(self) -> Tensor:

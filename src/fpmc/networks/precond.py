@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fpmc.errors import InputError
+from fpmc.gate import check_batch, check_sigma
 from fpmc.networks.unet import SongUNet
-
-LEAST_SIGMA, MOST_SIGMA = 1e-6, 1e6  # beyond these, squares of σ and of differences leave float32
 
 
 class EDMPrecond(nn.Module):
@@ -56,7 +55,8 @@ class EDMPrecond(nn.Module):
         class_labels: a class for all, whole numbers (B,), or one-hot rows (B, label_dim). Without them a network of
         classes gets rows of zeros, as in EDM; it has learned what that means only if it was trained with label_dropout.
         """
-        _check(z, sigma, self.shape)
+        check_batch(z, self.shape)
+        sigma = check_sigma(sigma, len(z))
         labels = None if class_labels is None else self._rows(class_labels, len(z))
         dtype = self.model.map_layer0.weight.dtype
         x = z.to(dtype)
@@ -86,24 +86,3 @@ class EDMPrecond(nn.Module):
                 f"got shape {tuple(torch.as_tensor(labels).shape)}"
             )
         return given
-
-
-def _check(z: Any, sigma: Any, shape: tuple[int, int, int]) -> None:
-    """Refuse what is no batch of images or no noise level, in words."""
-    if not isinstance(z, Tensor) or not z.dtype.is_floating_point:
-        what = str(z.dtype).removeprefix("torch.") if isinstance(z, Tensor) else type(z).__name__
-        raise InputError(f"z must be a float tensor around [−1, 1]; got {what}; make bytes (z.float() − 127.5) / 127.5")
-    if z.ndim != 4 or len(z) == 0 or tuple(z.shape[1:]) != shape:
-        raise InputError(f"z must be images of shape {shape}; got a batch of {tuple(z.shape)}")
-    if not isinstance(sigma, int | float | Tensor) or isinstance(sigma, bool):
-        raise InputError(f"sigma must be a number or one for each image, (B,); got {type(sigma).__name__}")
-    if isinstance(sigma, Tensor) and (sigma.ndim > 1 or sigma.numel() not in (1, len(z))):
-        raise InputError(
-            f"sigma must be a number or one for each image, (B,); got shape {tuple(sigma.shape)} for {len(z)} images"
-        )
-    values = torch.as_tensor(sigma, dtype=torch.float64).detach()
-    wrong = values[~((values >= LEAST_SIGMA) & (values <= MOST_SIGMA))]  # NaN is neither
-    if wrong.numel():
-        raise InputError(f"sigma must be a noise level, {LEAST_SIGMA:g} to {MOST_SIGMA:g}; got {wrong.flatten()[0]:g}")
-    if not bool(z.isfinite().all()):
-        raise InputError("z holds NaN or infinite values; look at where it came from")

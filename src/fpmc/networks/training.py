@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from fpmc.errors import InputError
-from fpmc.files import atomic
+from fpmc.files import verify, write_checked
 from fpmc.images import ImageSet
 from fpmc.networks.precond import EDMPrecond
 from fpmc.process import Denoiser
+from fpmc.readers.torches import read_torch
 
 VALIDATION_SIGMAS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
@@ -109,7 +110,7 @@ class Training:
         self.before = seen
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint that `torch.load(weights_only=True)` reads."""
+        """Write a checkpoint, with its checksum beside it."""
         state = {
             "config": self.net.config,
             "recipe": asdict(self.recipe),
@@ -120,14 +121,14 @@ class Training:
             "before": self.before,
             "seconds": self.seconds,
         }
-        with atomic(path) as part:
-            torch.save(state, part)
+        write_checked(path, lambda part: torch.save(state, part))
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint of the same network."""
         device = next(self.net.parameters()).device
         try:
-            state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+            verify(path)
+            state: dict[str, Any] = read_torch(path)
             self.net.load_state_dict(state["net"])
             self.ema.load_state_dict(state["ema"])
             self.optimizer.load_state_dict(state["optimizer"])

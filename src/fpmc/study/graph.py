@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fpmc.files import atomic
+from fpmc.readers.tensors import read_safetensors
 from fpmc.study.code import fingerprint
 
 HEADER = "fpmc-result"
@@ -220,9 +221,9 @@ def _settle(task: Task, lab: Any, cache: Cache, results: Results) -> Done | None
 
 
 def _read(path: Path, key: str) -> Result:
-    with safe_open(path, framework="pt") as file:
-        header = json.loads((file.metadata() or {})[HEADER])
-        checksum = _checksum({name: file.get_tensor(name) for name in file.keys()}, header["info"])  # noqa: SIM118
+    found = read_safetensors(path)
+    header = found.config(HEADER) or {}
+    checksum = _checksum(found.tensors, header["info"])
     if header["key"] != key or header["sha256"] != checksum:
         raise ValueError("its checksum does not match")
     return Result(path, header["info"], float(header["seconds"]))

@@ -13,12 +13,14 @@ import torch
 from fpmc.core.collection import Collection
 from fpmc.core.fpmc import FPMC
 from fpmc.errors import InputError
-from fpmc.files import atomic
+from fpmc.files import verify, write_checked
 from fpmc.images import ImageSet
 from fpmc.learn.calibrate import Criterion, Score, forward_points, score_level, trajectory_points
 from fpmc.learn.finetune import Level, Tuning, TuningStep, read_state, train_level
 from fpmc.learn.fit import Fit, Per, Target, fit_level, weigh
 from fpmc.process import Denoiser
+from fpmc.readers.text import read_json
+from fpmc.readers.torches import read_torch
 from fpmc.study.policy import Policy
 
 
@@ -30,6 +32,7 @@ def level_file(folder: Path, sigma: float, kind: str) -> Path:
 def _resumed(path: Path, sigma: float, read: Callable[[Path], Any]) -> Any:
     """What an earlier sitting kept for a noise level."""
     try:
+        verify(path)
         found = read(path)
         if (found[0] if isinstance(found, list) else found).sigma != sigma:
             raise ValueError("it is another noise level's")
@@ -156,13 +159,12 @@ def fit_levels(
     for sigma in sigmas:
         kept = None if folder is None else level_file(folder, sigma, "pt")
         if kept is not None and kept.exists():
-            yield _resumed(kept, sigma, lambda path: Fit(**torch.load(path, weights_only=True)))
+            yield _resumed(kept, sigma, lambda path: Fit(**read_torch(path)))
             continue
         settings = collections.settings
         found = fit_level(collections.at(sigma), sigma, target, images, settings=settings, **options)
         if kept is not None:
-            with atomic(kept) as part:
-                torch.save(vars(found), part)
+            write_checked(kept, lambda part, found=found: torch.save(vars(found), part))
         yield found
 
 
@@ -234,7 +236,7 @@ def calibrate(
     for sigma in levels:
         kept = None if folder is None else level_file(folder, sigma, "json")
         if kept is not None and kept.exists():
-            yield from _resumed(kept, sigma, lambda path: [Score(**each) for each in json.loads(path.read_text())])
+            yield from _resumed(kept, sigma, lambda path: [Score(**each) for each in read_json(path, kind=list)])
             continue
         candidates = candidates or {value: make(value) for value in values}
         if criterion == "trajectory" and not along:
@@ -243,6 +245,5 @@ def calibrate(
         z = along[sigma] if along else forward_points(held_out, sigma, count, seed)
         scores = score_level(candidates, network, z.to(device), sigma)
         if kept is not None:
-            with atomic(kept) as part:
-                part.write_text(json.dumps([asdict(score) for score in scores]))
+            write_checked(kept, json.dumps([asdict(score) for score in scores]))
         yield from scores

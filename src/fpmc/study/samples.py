@@ -9,26 +9,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from fpmc.errors import InputError
-from fpmc.files import atomic
+from fpmc.files import remove, verify, write_checked
+from fpmc.gate import check_seeds, check_steps
 from fpmc.metrics import load_samples, nearest
 from fpmc.process import Denoiser
+from fpmc.readers.tensors import read_safetensors
 from fpmc.report.run import RunDirectory
-from fpmc.sampling import Samples, check_seeds, initial_noise, integrate, levels_of
+from fpmc.sampling import Samples, classes_of, initial_noise, integrate, levels_of, of_classes
 
 COPY = 1 / 127.5                                        # rms distance of one grey level: closer than that, it is a copy
 
 
 def resumed(path: Path, *names: str) -> dict[str, Tensor]:
     """What an interrupted task had kept, with tensors of these names at least."""
-    try:
-        found = load_file(path)
-    except SafetensorError as error:
-        raise InputError(f"cannot resume from {str(path)!r} ({error}); delete it") from error
+    verify(path)
+    found = read_safetensors(path).tensors
     if missing := [name for name in names if name not in found]:
         raise InputError(f"cannot resume from {str(path)!r}, which holds no {missing[0]!r}; delete it")
     return found
@@ -55,8 +54,8 @@ def sample_batch(
     for step in integrate(denoiser, z, levels[done:], **settings):
         z, seconds = step.z, spent + time.perf_counter() - began
         numbers = {"done": done + step.index + 1, "nfe": nfe + step.nfe, "seconds": seconds}
-        with atomic(kept) as part:
-            save_file({"z": z, **{name: torch.tensor(value) for name, value in numbers.items()}, **made_of}, part)
+        state = {"z": z, **{name: torch.tensor(value) for name, value in numbers.items()}, **made_of}
+        write_checked(kept, lambda part, state=state: save_file(state, part))
         progress(done + step.index + 1)
     whole = resumed(kept)
     nfe, spent = int(whole["nfe"]), float(whole["seconds"])
@@ -74,6 +73,7 @@ def sample_into(
     progress: Callable[[int, int], object] = lambda *_: None,   # as for `fpmc.sample`, over all seeds
     device: str | torch.device | None = None,
     solver: Any = "heun",
+    classes: Any = None,                                    # as for `fpmc.sample`
     **settings: Any,                                        # of `levels_of`
 ) -> Samples:
     """Samples for `seeds` (App. C.4), of which those already in the run are read instead of computed.
@@ -82,29 +82,30 @@ def sample_into(
     because seeds.npy says how many samples count. Seconds add up over all sittings.
     """
     seeds, levels = check_seeds(seeds), levels_of(**settings)
-    if batch < 1:
-        raise InputError(f"batch must be at least 1, got {batch}")
+    check_steps(batch, "batch")
     shape = shape or getattr(denoiser, "shape", None)
     if shape is None:
         raise InputError("the denoiser does not say of what shape its images are; give shape=(C, H, W)")
     place, state = run.path / folder, run.path / folder / "unfinished.safetensors"
-    images, found = load_samples(place) if (place / "seeds.npy").is_file() else (torch.empty(0), ())
+    there = run.kept(f"{folder}/seeds.npy") and run.kept(f"{folder}/samples.npy")
+    images, found = load_samples(place) if there else (torch.empty(0), ())
     known = list(found or ())
     todo = [seed for seed in seeds if seed not in set(known)]
+    labels = dict(zip(seeds, classes_of(denoiser, classes, seeds, shape) or ()))
     steps, done = len(levels) - 1, len(seeds) - len(todo)
     for chunk in (todo[i : i + batch] for i in range(0, len(todo), batch)):
 
         def tell(level: int, done: int = done, count: int = len(chunk)) -> None:
             progress(done * steps + level * count, len(seeds) * steps)
 
-        part = sample_batch(denoiser, chunk, shape, levels, state, solver=solver, device=device, progress=tell)
+        asked = of_classes(denoiser, [labels[seed] for seed in chunk]) if labels else denoiser
+        part = sample_batch(asked, chunk, shape, levels, state, solver=solver, device=device, progress=tell)
         images = torch.cat([images, part.images]) if known else part.images
         known, done = known + chunk, done + len(chunk)
         run.event(folder=folder, seeds=chunk, nfe=part.nfe, seconds=round(part.seconds, 3))
         for name, array in (("samples.npy", images.numpy()), ("seeds.npy", np.array(known))):
-            with run.atomic(f"{folder}/{name}") as temporary:
-                np.save(temporary, array, allow_pickle=False)
-        state.unlink(missing_ok=True)
+            run.write_checked(f"{folder}/{name}", lambda part, array=array: _save(part, array))
+        remove(state)
     wanted = set(seeds)
     batches = [event for event in run.events() if event.get("folder") == folder and wanted & set(event["seeds"])]
     return Samples(
@@ -115,6 +116,11 @@ def sample_into(
         seconds=sum(event["seconds"] for event in batches),
         trajectory=None,
     )
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with path.open("wb") as file:                       # np.save would add an ending to the name
+        np.save(file, array, allow_pickle=False)
 
 
 def copies(images: Tensor, training: Any) -> tuple[Tensor, str]:

@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 
 from fpmc.core.fpmc import FPMC
 from fpmc.engine import Call
-from fpmc.files import atomic
 from fpmc.learn.calibrate import BATCH, forward_points, score_level
 from fpmc.learn.finetune import Level, Tuning, train_level
 from fpmc.learn.fit import Moments, fit_targets, labels
@@ -299,8 +298,7 @@ def _judge(
         z, network, reference = batch
         with torch.no_grad():
             found.append(compare(z.to(lab.device), network, reference))
-        with atomic(kept) as part:
-            save_file(found[-1], part)
+        write_checked(kept, lambda part, done=found[-1]: save_file(done, part))
     return {name: torch.cat([part[name] for part in found]) for name in found[0]}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from os import PathLike
@@ -11,6 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fpmc.errors import InputError
+from fpmc.readers.text import read_json
 
 Schedule = str | PathLike[str] | Mapping[float, float] | float | None
 SHIPPED = ("cifar10", "ffhq", "afhq")
@@ -49,7 +49,7 @@ def read_table(name: str | PathLike[str]) -> Table:
         choice = f"one of {', '.join(SHIPPED)}, a file, a number or a dict {{sigma: value}}"
         raise InputError(f"no schedule {str(name)!r}; use {choice}")
     try:
-        table = Table.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        table = Table.model_validate(read_json(path, 2**20, kind=dict))
     except (ValueError, ValidationError) as error:
         first = str(error).splitlines()
         raise InputError(f"{path.name} is not a schedule file: {' '.join(first[:3])}") from error
