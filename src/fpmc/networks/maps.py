@@ -14,8 +14,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fpmc.errors import InputError
+from fpmc.files import verify, write_checked
 from fpmc.images import ImageSet
 from fpmc.process import Denoiser
+from fpmc.readers.tensors import read_safetensors
 
 
 @dataclass(frozen=True, eq=False)

@@ -125,7 +125,6 @@ class Training:
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint of the same network."""
-        device = next(self.net.parameters()).device
         try:
             verify(path)
             state: dict[str, Any] = read_torch(path)

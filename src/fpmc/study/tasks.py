@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from fpmc.core.fpmc import FPMC
 from fpmc.engine import Call
+from fpmc.files import write_checked
 from fpmc.learn.calibrate import BATCH, forward_points, score_level
 from fpmc.learn.finetune import Level, Tuning, train_level
 from fpmc.learn.fit import Moments, fit_targets, labels
