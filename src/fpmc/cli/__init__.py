@@ -24,6 +24,8 @@ COMMANDS = {
     "calibrate": "find the patch sizes or thresholds at which a method comes closest to a network",
     "finetune": "learn soft Q and R against a network",
     "fit": "weigh several patch sizes against each other in closed form, with or without a network",
+    "attribute": "which training images made a sample or a denoised image, and where",
+    "explore": "look into denoisers in a browser: strips along sigma, who made this pixel, what if it had not been there",
     "reproduce": "figures and tables of the paper from cached steps, its values beside ours",
     "bench": "what every method costs at every noise level, on this machine",
     "doctor": "what is wrong with this installation, and how to mend it",
