@@ -47,6 +47,7 @@ def listening(session: Session, port: int) -> Iterator[tuple[uvicorn.Server, soc
         socket_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             socket_.bind(("127.0.0.1", port))
+            socket_.listen(128)                         # from here on a browser waits instead of being refused
         except OSError as error:
             raise InputError(f"port {port} cannot be used ({error.strerror}); choose another, or 0 for any") from error
         port, token = socket_.getsockname()[1], secrets.token_urlsafe(24)

@@ -13,6 +13,7 @@ from fpmc.errors import InputError
 from fpmc.explore.pack import pack
 
 UNIT = 10_000                                           # shares are printed in hundredths of a percent
+HEARD = 1e-4                                            # of the largest share: whoever has less is not shown by name
 CLASSES = {
     "fashion": (
         "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"
@@ -44,11 +45,13 @@ def described(found: Attribution, answer: Tensor, sigma: float) -> dict[str, Any
     """An attribution of one answer (1, C, H, W) as plain data."""
     weights, gaussian = found.weights[0].double(), float(found.gaussian[0])
     others = max(0.0, float(found.rest[0]) - gaussian)
-    shown, shown_others, shown_gaussian = in_print(weights.tolist(), gaussian)
+    speaks = (weights >= HEARD * weights.max()) & (weights > 0) if len(weights) else weights > 0
+    shown, shown_others, shown_gaussian = in_print((weights * speaks).tolist(), gaussian)
     rows = []
     for place, (index, name) in enumerate(zip(found.index[0].tolist(), found.ids[0].tolist())):
         rows.append({
             "index": index, "id": name, "share": float(weights[place]), "shown": shown[place] / UNIT,
+            "speaks": bool(speaks[place]),
             **_origin(found, index), "map": pack(found.maps[0, place]), "answer": pack(found.answers[0, place]),
             "pixels": pack(found.images.read(found.index[0, place : place + 1])[0]),
         })

@@ -32,6 +32,7 @@ export function makeShares(root, about, { lit, fail, ticked }) {
     root.classList.add("busy");
     try {
       found = await ask("shares", body);
+      found.images = found.images.filter((row) => row.speaks);
       shownFor = key;
       draw(name);
       root.classList.remove("busy");
