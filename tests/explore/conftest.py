@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from explore.world import SIZE, Shrink, smooth
 
 import fpmc
+from explore.world import SIZE, Shrink, smooth
 from fpmc.explore.serve import running
 from fpmc.explore.session import Session
+
 
 @pytest.fixture(scope="session")
 def images() -> fpmc.ImageSet:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 import torch
-from explore.world import Shrink, smooth
 
 import fpmc
+from explore.world import Shrink, smooth
 from fpmc.core.response import SameAsQ
 from fpmc.explore import requests as ask
 from fpmc.explore.pack import pack, smaller, unpack

@@ -20,10 +20,8 @@ WIDTHS = pytest.mark.parametrize("width", [1280, 390])
 def shares_on_screen(page) -> tuple[list[float], float, float]:
     """Shares of the listed images, of all others, and of Gaussians, as printed."""
     numbers = [float(text.split()[0]) / 100 for text in page.locator(".people .share").all_text_contents()]
-    others, gaussian = (
-        float(re.search(r"([\d.]+) %", page.locator(place).text_content())[1]) / 100 for place in ("#others", "#gaussian")
-    )
-    return numbers, others, gaussian
+    rest = [page.locator(place).text_content().split()[-2] for place in ("#others", "#gaussian")]
+    return numbers, float(rest[0]) / 100, float(rest[1]) / 100
 
 
 def wait_for_shares(page, where: str) -> None:
@@ -180,7 +178,7 @@ def test_paint_and_drop(opened, address, session, images):
     page.set_input_files("#file", {"name": "no.png", "mimeType": "image/png", "buffer": b"no picture"})
     page.wait_for_selector("#error:not([hidden])")
     assert "no PNG or JPEG" in page.locator("#error p").text_content()
-    opened.problems[:] = [text for text in opened.problems if "status of 400" not in text]     # the browser says so, too
+    opened.problems[:] = [text for text in opened.problems if "status of 400" not in text]     # the browser's own words
 
 
 def test_saving_the_picture_and_the_data(opened, address, tmp_path):

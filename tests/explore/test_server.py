@@ -148,7 +148,8 @@ def png(width: int, height: int) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    body = chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + body
 
 
 def test_pictures_are_bounded_before_they_are_decoded():
@@ -207,7 +208,7 @@ def test_a_path_comes_line_by_line(send):
     reply = send("POST", "/api/path", b'{"denoiser": 0}')
     lines = [json.loads(line) for line in reply.body.splitlines()]
     assert [line["level"] for line in lines] == list(range(18))
-    sequence = {"x_channel": "tab.path", "x_sequence": "7"}
-    assert len(send("POST", "/api/path", b'{"denoiser": 0}', **sequence).body.splitlines()) == 18
-    assert send("POST", "/api/path", b'{"denoiser": 0}', x_channel="tab.path", x_sequence="3").body == b""
-    assert send("POST", "/api/shares", b'{"denoiser": 0, "level": 3}', x_channel="tab.path", x_sequence="3").status == 409
+    new, old = ({"x_channel": "tab.path", "x_sequence": number} for number in ("7", "3"))
+    assert len(send("POST", "/api/path", b'{"denoiser": 0}', **new).body.splitlines()) == 18
+    assert send("POST", "/api/path", b'{"denoiser": 0}', **old).body == b""
+    assert send("POST", "/api/shares", b'{"denoiser": 0, "level": 3}', **old).status == 409

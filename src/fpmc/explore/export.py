@@ -17,10 +17,10 @@ from fpmc.explore.session import Session
 from fpmc.files import atomic
 
 MOST = 15_000_000                                       # bytes of the file
-SEEDS = range(4)
-LEVELS = (4, 7, 9, 11, 13, 17)                          # at which pixels can be asked about
+SEEDS = range(3)
+LEVELS = (5, 8, 11, 13, 17)                             # at which pixels can be asked about
 TOP = 8                                                 # images that are shown
-PIXELS = 6                                              # along each side, evenly
+PIXELS = 5                                              # along each side, evenly
 
 
 def export_page(

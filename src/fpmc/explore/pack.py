@@ -26,9 +26,9 @@ def smaller(value: Any) -> Any:
         return value
     if "f32" not in value:
         return {key: smaller(item) for key, item in value.items()}
-    array = unpack(value)
+    array = unpack(value).astype(np.float64)
     low, high = float(array.min()), float(array.max())
-    steps = np.round((array - low) * (255 / (high - low) if high > low else 0.0)).astype(np.uint8)
+    steps = np.round(255 * (array - low) / (high - low if high > low else 1.0)).astype(np.uint8)
     return {"shape": value["shape"], "low": low, "high": high, "u8": _text(steps)}
 
 

@@ -108,7 +108,7 @@ export function makeCurves(root, about, { fail }) {
 
   function ticks(count, step) {
     return [0, Math.floor(count / 3), Math.floor((2 * count) / 3), count - 1].map((level) =>
-      label(LEFT + (level + 0.5) * step, HIGH - BELOW + 16, `σ ${about.levels[level].toPrecision(2)}`, { "text-anchor": "middle" }));
+      label(level === count - 1 ? WIDE : LEFT + (level + 0.5) * step, HIGH - BELOW + 16, `σ ${about.levels[level].toPrecision(2)}`, { "text-anchor": level === count - 1 ? "end" : "middle" }));
   }
   return { update };
 }
