@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import io
 import json
 import os
 import random
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
 import torch
+from PIL import Image
 
 import fpmc
 from fpmc.explore import requests as ask
@@ -46,10 +48,13 @@ def main() -> None:
             client.post("path", {"denoiser": denoiser})
             session.shares(ask.WhichImages(denoiser=denoiser, level=12))
         first = time.perf_counter() - began
+        client.upload(images.pixels[0, 0])
         found = {
             "hover": times(lambda k: client.post("pixel", hovered(dice, k)), options.repeats),
             "click": times(lambda k: client.post("shares", clicked(dice, k)), options.repeats),
-            "new sigma, three denoisers": times(lambda k: new_level(session, dice), options.repeats),
+            "new sigma, three denoisers": times(
+                lambda k: client.new_level(10 ** dice.uniform(-1.5, 1.2), k), options.repeats
+            ),
         }
     report = {
         "images": len(images), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "load": os.getloadavg()[0],
@@ -68,7 +73,33 @@ class Client:
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
         self.token = parse_qs(parts.query)["token"][0]
-        self.connection = http.client.HTTPConnection("127.0.0.1", parts.port)
+        self.port = parts.port
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.port)
+
+    def upload(self, pixels: torch.Tensor) -> None:
+        """A picture of one's own, (H, W) bytes."""
+        buffer = io.BytesIO()
+        Image.fromarray(pixels.numpy()).save(buffer, "PNG")
+        self.connection.request("POST", "/api/upload", buffer.getvalue(), {"x-fpmc-token": self.token})
+        self.picture = json.loads(self.connection.getresponse().read())["picture"]
+
+    def new_level(self, sigma: float, repeat: int) -> None:
+        """The picture with noise of a σ nobody asked before: until three denoisers have answered, then hang up.
+
+        As in the page, the paths that were begun go on until newer ones overtake them.
+        """
+        own = {"picture": self.picture, "sigma": sigma, "noise": True}
+        streams = []
+        for denoiser in range(3):
+            stream = http.client.HTTPConnection("127.0.0.1", self.port)
+            headers = {"x-fpmc-token": self.token, "x-channel": f"path{denoiser}", "x-sequence": str(repeat)}
+            stream.request("POST", "/api/path", json.dumps({"denoiser": denoiser, "start": {"own": own}}), headers)
+            streams.append(stream)
+        for stream in streams:
+            if b'"x"' not in stream.getresponse().readline():
+                raise RuntimeError("no answer")
+        for stream in streams:
+            stream.close()
 
     def post(self, kind: str, body: dict) -> None:
         self.connection.request("POST", f"/api/{kind}", json.dumps(body), {"x-fpmc-token": self.token})
@@ -86,14 +117,6 @@ def clicked(dice: random.Random, repeat: int) -> dict:
     """A pixel nobody has asked about, of a strip that is there."""
     y, x = dice.randrange(28), dice.randrange(28)
     return {"denoiser": repeat % 3, "level": dice.randrange(6, 18), "region": [y, x, y, x]}
-
-
-def new_level(session: Session, dice: random.Random) -> None:
-    """A state of one's own at a σ that was not asked before, answered by three denoisers."""
-    sigma = 10 ** dice.uniform(-1.5, 1.2)
-    z = session.source.parts[0].scaled([dice.randrange(len(session.source))]) + sigma * torch.randn(1, *session.shape)
-    for denoiser in session.denoisers:
-        denoiser(z, sigma)
 
 
 def times(call: Callable[[int], object], repeats: int) -> list[float]:

@@ -21,7 +21,7 @@ from fpmc.explore import requests as ask
 from fpmc.explore.page import page_html, static_files
 from fpmc.explore.session import Session
 from fpmc.explore.upload import MOST_BYTES
-from fpmc.explore.worker import LATER, NOW, SOON, OvertakenError, Worker
+from fpmc.explore.worker import LATER, NOW, SOON, THEN, OvertakenError, Worker
 
 MOST_QUESTION = 1 << 19                                 # bytes of a question; 20,000 painted pixels fit
 KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
@@ -137,12 +137,13 @@ class Routes:
         except (InputError, ValidationError) as error:
             return _words(_why(error), 400)
         wanted = self._wanted(request, self.worker)
+        urgency = THEN if self.session.is_network(asked.denoiser) else SOON
 
         async def lines() -> AsyncIterator[str]:
             level, length = 0, 1
             try:
                 while level < length and not await request.is_disconnected():
-                    step = await self.worker.run(lambda at=level: self.session.step(asked, at), SOON, wanted)
+                    step = await self.worker.run(lambda at=level: self.session.step(asked, at), urgency, wanted)
                     length, level = len(step["levels"]), level + 1
                     yield json.dumps(step) + "\n"
             except OvertakenError:

@@ -59,6 +59,9 @@ class Session:
     def shape(self) -> tuple[int, int, int]:
         return self.source.shape
 
+    def is_network(self, index: int) -> bool:
+        return index >= len(self.denoisers) - self.networks
+
     def about(self) -> dict[str, Any]:
         """What there is to look at."""
         rows = [

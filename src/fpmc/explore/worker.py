@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CHANNELS = 512                                          # whose latest request is remembered
-NOW, SOON, LATER = 0, 1, 2                              # a click; a step of the strip; a curve
+NOW, SOON, THEN, LATER = range(4)                       # a click; a strip; the strip of a network; a curve
 
 
 class OvertakenError(Exception):

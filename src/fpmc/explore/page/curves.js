@@ -7,7 +7,7 @@ import { view } from "fpmc/state";
 // Okabe and Ito's colours, told apart with any kind of sight; lines have marks of their own as well.
 const COLORS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a8f99", "#b8a600"];
 const MARKS = ["●", "■", "▲", "◆", "▼", "✚"];
-const [WIDE, HIGH, LEFT, BELOW] = [560, 240, 46, 34];
+const [WIDE, HIGH, LEFT, BELOW] = [innerWidth < 760 ? 350 : 560, 240, 46, 34];   // words stay readable on a phone
 
 export function makeCurves(root, about, { fail }) {
   const weights = element("div", { id: "weights" }), errors = element("div", { id: "errors" });
