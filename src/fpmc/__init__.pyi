@@ -13,6 +13,7 @@ from .core.sources import Source as Source
 from .core.sources import Translations as Translations
 from .data import load_images as load_images
 from .errors import InputError as InputError
+from .explore import explore as explore
 from .images import ImageSet as ImageSet
 from .metrics import compare as compare
 from .networks import load_network as load_network

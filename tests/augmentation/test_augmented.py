@@ -16,7 +16,8 @@ from fpmc.core.precision import Squares
 from fpmc.core.response import SameAsQ, pixel
 from fpmc.core.sources import Source
 from fpmc.data import load_images, pack, store
-from fpmc.engine import Settings, cpu
+from fpmc.engine import Settings
+from fpmc.engine.kernels import fused
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 
@@ -173,8 +174,8 @@ def test_stretches_of_a_set_too_large_to_keep_give_the_same(images, monkeypatch)
     source = Source(images) | augment(images, "scale", 4)
     z, denoiser = noisy(images, 0.8), presets.pspc_square(source, schedule=5).using(backend="numba")
     kept = denoiser(z, 0.8)
-    monkeypatch.setattr(cpu, "KEEP", 1000)
-    monkeypatch.setattr(cpu, "STRETCH", 40 * 9 * 8)
+    monkeypatch.setattr(fused, "KEEP", 1000)
+    monkeypatch.setattr(fused, "STRETCH", 40 * 9 * 8)
     assert torch.allclose(denoiser(z, 0.8), kept, atol=1e-5)
 
 

@@ -55,9 +55,8 @@ def main(args: list[str]) -> None:
     if method.preset == "multiscale":
         run.say(UNFITTED)
     with progress_bar(label) as progress:
-        out = sample_into(
-            run, denoiser, seeds=seeds, batch=config.batch, progress=progress, device=config.device, classes=_classes(config.classes, denoiser), **settings
-        )
+        settings |= {"device": config.device, "classes": _classes(config.classes, denoiser)}
+        out = sample_into(run, denoiser, seeds=seeds, batch=config.batch, progress=progress, **settings)
 
     made_of = "" if images is None else ", " + " + ".join([f"{len(images)} images of {images.name}", *config.augment])
     rows = {f"seed {seeds[i]} …": out.images[i : i + WIDE] for i in range(0, len(seeds), WIDE)}
