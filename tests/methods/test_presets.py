@@ -258,9 +258,12 @@ def test_wiener_maps_of_dead_pixels_look_at_themselves() -> None:
         assert torch.equal(sensitivity[0].flatten(1), torch.eye(36, dtype=torch.float64)[:6])
 
 
-def test_shipped_maps_are_the_default_for_images_of_their_name(tmp_path, monkeypatch) -> None:
+def test_shipped_maps_are_the_default_for_their_images(tmp_path, monkeypatch) -> None:
     images, z = data((1, 6, 6)), torch.randn(2, 1, 6, 6)
     assert presets.pspc_flex(images, schedule=0.6).name == "PSPC-Flex (Wiener maps)"
+    false = ImageSet(torch.randint(256, (30, 1, 28, 28), dtype=torch.uint8), name="fashion")
+    assert presets.pspc_flex(false).name == "PSPC-Flex (Wiener maps)"         # the name alone does not do
+    monkeypatch.setattr(table1, "data_of", lambda _: "images")
     monkeypatch.setattr(table1, "MAPS", tmp_path)
     monkeypatch.setattr("fpmc.networks.mapfile.MAPS", tmp_path)
     save_maps(SensitivityMaps({1.1: maps((1, 6, 6))}, {1.1: 1}, {1.1: 0.0}), tmp_path / "images-ddpmpp.safetensors")

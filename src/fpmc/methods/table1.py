@@ -22,7 +22,7 @@ from fpmc.images import ImageSet
 from fpmc.methods.schedules import Schedule, resolve
 from fpmc.methods.wiener import check_masking, lukoianov_masks, varies, wiener_matrix
 from fpmc.networks import load_maps
-from fpmc.networks.shipped import MAPS
+from fpmc.networks.shipped import MAPS, data_of
 
 Images = ImageSet | Source
 Maps = Tensor | Mapping[float, Tensor]
@@ -91,10 +91,10 @@ def pspc_flex(source: Source, *, maps: Maps | Literal["wiener"] | None = None, s
     """PSPC-Flex (App. A.1.2): the pixels that hold a share τ(t) of each sensitivity map, r = q.
 
     maps: (H, W, H, W), maps[y, x] for output pixel (y, x), or {σ: that}; "wiener" takes the Wiener filter's own
-    sensitivities, which need no network. None: those of the DDPM++ shipped for images of this name, else "wiener".
+    sensitivities, which need no network. None: those of the DDPM++ shipped for these very images, else "wiener".
     """
     if maps is None:
-        shipped = f"{source.parts[0].name}-ddpmpp"
+        shipped = f"{data_of(source.parts[0])}-ddpmpp"
         maps = load_maps(shipped) if (MAPS / f"{shipped}.safetensors").is_file() else "wiener"
     taus = resolve(schedule, "pspc_flex", source.shape)
     if isinstance(maps, str) and maps != "wiener":
