@@ -21,6 +21,7 @@ THRESHOLDS: dict[str, tuple[float, ...]] = {
     "flex": (0.3, 0.5, 0.7, 0.85, 0.95), "lukoianov": (0.2, 0.1, 0.05, 0.02, 0.01)
 }
 
+Member = tuple[FPMC, Callable[[float], bool]]           # a denoiser, and at which noise levels it takes part
 TEMPERATURES = (1.25, 1.5, 2.0)
 AROUND = (0.01, 0.03, 0.08, 0.2, 0.45, 0.7)
 HALF = 12.0                                             # σ² at which surroundings do best with q about a half
@@ -65,24 +66,18 @@ def multiscale(
         others.append((augmentation.moved(source), 0.0, MOVING))
         kinds = (augmentation.MOVES, augmentation.TURNS)
         others += [(augmentation.copies(source, each), MOVING, TURNING) for each in kinds]
-    members: list[tuple[FPMC, Callable[[float], bool]]] = []                   # and at which noise levels
+    members: list[Member] = []
     for each in shapes:
         given = sizes[each] if isinstance(sizes, Mapping) else sizes
         ladder = _sizes(each, given, source.shape)
-        for size in ladder:
-            if each == "square":
-                steps = ladder if given is None else None
-                members += _squares(source, size, steps, around, stride)
-                if size <= max(3, min(source.shape[1:]) / 3):
-                    for other, low, high in others:
-                        again = _squares(other, size, steps, around, stride)
-                        members += [(square, _between(low, high, wanted)) for square, wanted in again]
-            elif each == "ls":
-                members.append((ls(source, schedule=size), _always))
-            elif each == "flex":
-                members.append((pspc_flex(source, maps=maps, schedule=size), _always))
-            else:
-                members.append((lukoianov(source, tau=size), _always))
+        if each == "square":
+            members += _ladder(source, ladder, given is None, others, around, stride)
+        elif each == "ls":
+            members += [(ls(source, schedule=size), _always) for size in ladder]
+        elif each == "flex":
+            members += [(pspc_flex(source, maps=maps, schedule=size), _always) for size in ladder]
+        else:
+            members += [(lukoianov(source, tau=size), _always) for size in ladder]
     members += [(whole, _always) for whole in _whole(source, temperatures)]
     for other, low, high in others:
         if low >= MOVING:
@@ -97,6 +92,22 @@ def multiscale(
         return mix(*(member.at(sigma) for member, wanted in members if wanted(sigma)))
 
     return FPMC(at, name=f"Multi-scale {'/'.join(shapes)}")
+
+
+def _ladder(
+    source: Source, sizes: Sequence[float], chosen: bool, others: Sequence[tuple[Source, float, float]],
+    around: Sequence[float] | None, stride: int | None,
+) -> list[Member]:
+    """Squares of all sizes, the small ones again with each source of copies."""
+    found: list[Member] = []
+    for size in sizes:
+        steps = sizes if chosen else None
+        found += _squares(source, size, steps, around, stride)
+        if size <= max(3, min(source.shape[1:]) / 3):
+            for other, low, high in others:
+                again = _squares(other, size, steps, around, stride)
+                found += [(square, _between(low, high, wanted)) for square, wanted in again]
+    return found
 
 
 def _always(sigma: float) -> bool:
@@ -120,7 +131,7 @@ def _whole(source: Source, temperatures: Sequence[float]) -> list[FPMC]:
 
 def _squares(
     source: Source, size: float, ladder: Sequence[float] | None, around: Sequence[float] | None, stride: int | None
-) -> list[tuple[FPMC, Callable[[float], bool]]]:
+) -> list[Member]:
     """Squares of one size, with nothing and with something around them, and the noise levels at which they take part.
 
     Those of a `ladder` do so where squares of about their size have a say, surroundings that are not given likewise

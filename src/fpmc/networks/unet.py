@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,83 @@ ARCHITECTURES: dict[str, dict[str, object]] = {
 }
 
 
+Block = Callable[..., UNetBlock]                        # (inputs, outputs, attention, resample)
+
+
+class Residual(NamedTuple):
+    """NCSN++ adds the image itself, brought down, at each resolution."""
+
+    channels: int
+    taps: tuple[int, ...]
+
+
+def _check_built(embedding: str, encoder: str, decoder: str, taps: tuple[int, ...]) -> None:
+    for name, value, known in (
+        ("embedding_type", embedding, ("positional", "fourier")),
+        ("encoder_type", encoder, ("standard", "residual")),
+        ("decoder_type", decoder, ("standard",)),
+        ("resample_filter", taps, ((1, 1), (1, 3, 3, 1))),
+    ):
+        if value not in known:
+            raise InputError(f"{name}={value!r} is not built; use one of {', '.join(map(repr, known))}")
+
+
+def _check_halving(resolution: int, channel_mult: Sequence[int]) -> None:
+    levels = len(channel_mult)
+    if levels < 1 or resolution % 2 ** (levels - 1):
+        raise InputError(
+            f"images of {resolution}×{resolution} cannot be halved {levels - 1} times, "
+            f"as channel_mult={list(channel_mult)} asks; use fewer resolutions"
+        )
+
+
+def _encoder(
+    block: Block, sizes: Sequence[tuple[int, int]], in_channels: int, width: int, blocks: int,
+    attention: Sequence[int], residual: Residual | None,
+) -> tuple[nn.ModuleDict, list[int]]:
+    """The layers on the way down, and the width of each of their answers."""
+    layers, skips = nn.ModuleDict(), []
+    for level, (size, wide) in enumerate(sizes):
+        res = f"{size}x{size}"
+        if level == 0:
+            layers[f"{res}_conv"] = Conv2d(in_channels, width, 3)
+        else:
+            layers[f"{res}_down"] = block(width, width, resample="down")
+            if residual is not None:
+                layers[f"{res}_aux_residual"] = Conv2d(
+                    residual.channels, width, 3, resample="down", taps=residual.taps, convolve_first=True
+                )
+                residual = residual._replace(channels=width)
+        skips.append(width)
+        for index in range(blocks):
+            layers[f"{res}_block{index}"] = block(width, wide, size in attention)
+            width = wide
+            skips.append(width)
+    return layers, skips
+
+
+def _decoder(
+    block: Block, sizes: Sequence[tuple[int, int]], out_channels: int, skips: Sequence[int], blocks: int,
+    attention: Sequence[int],
+) -> nn.ModuleDict:
+    """The layers on the way up."""
+    layers, skips, width = nn.ModuleDict(), list(skips), skips[-1]
+    for level, (size, wide) in reversed(list(enumerate(sizes))):
+        res = f"{size}x{size}"
+        if level == len(sizes) - 1:
+            layers[f"{res}_in0"] = block(width, width, attention=True)
+            layers[f"{res}_in1"] = block(width, width)
+        else:
+            layers[f"{res}_up"] = block(width, width, resample="up")
+        for index in range(blocks + 1):
+            layers[f"{res}_block{index}"] = block(width + skips.pop(), wide, index == blocks and size in attention)
+            width = wide
+    res = f"{sizes[0][0]}x{sizes[0][0]}"
+    layers[f"{res}_aux_norm"] = GroupNorm(width)
+    layers[f"{res}_aux_conv"] = Conv2d(width, out_channels, 3, gain=1e-5)
+    return layers
+
+
 class SongUNet(nn.Module):
     """A U-Net over noisy images and the noise label; argument, parameter and buffer names are EDM's."""
 
@@ -63,23 +141,11 @@ class SongUNet(nn.Module):
         resample_filter: Sequence[int] = (1, 1),
     ) -> None:
         super().__init__()
-        levels = len(channel_mult)
-        for name, value, known in (
-            ("embedding_type", embedding_type, ("positional", "fourier")),
-            ("encoder_type", encoder_type, ("standard", "residual")),
-            ("decoder_type", decoder_type, ("standard",)),
-            ("resample_filter", tuple(resample_filter), ((1, 1), (1, 3, 3, 1))),
-        ):
-            if value not in known:
-                raise InputError(f"{name}={value!r} is not built; use one of {', '.join(map(repr, known))}")
-        if levels < 1 or img_resolution % 2 ** (levels - 1):
-            raise InputError(
-                f"images of {img_resolution}×{img_resolution} cannot be halved {levels - 1} times, "
-                f"as channel_mult={list(channel_mult)} asks; use fewer resolutions"
-            )
+        taps = tuple(int(tap) for tap in resample_filter)
+        _check_built(embedding_type, encoder_type, decoder_type, taps)
+        _check_halving(img_resolution, channel_mult)
         self.label_dropout = label_dropout
         noise, embedding = model_channels * channel_mult_noise, model_channels * channel_mult_emb
-        taps = tuple(int(tap) for tap in resample_filter)
 
         self.map_noise = (PositionalEmbedding if embedding_type == "positional" else FourierEmbedding)(noise)
         self.map_label = Linear(label_dim, noise) if label_dim else None
@@ -92,42 +158,10 @@ class SongUNet(nn.Module):
                 inputs, outputs, embedding, attention=attention, resample=resample, taps=taps, dropout=dropout
             )
 
-        self.enc = nn.ModuleDict()
-        width, input_width, skips = model_channels, in_channels, []
-        for level, mult in enumerate(channel_mult):
-            size = img_resolution >> level
-            res = f"{size}x{size}"
-            if level == 0:
-                self.enc[f"{res}_conv"] = Conv2d(in_channels, width, 3)
-            else:
-                self.enc[f"{res}_down"] = block(width, width, resample="down")
-                if encoder_type == "residual":  # the image itself, brought down and added at each resolution
-                    self.enc[f"{res}_aux_residual"] = Conv2d(
-                        input_width, width, 3, resample="down", taps=taps, convolve_first=True
-                    )
-                    input_width = width
-            skips.append(width)
-            for index in range(num_blocks):
-                self.enc[f"{res}_block{index}"] = block(width, model_channels * mult, size in attn_resolutions)
-                width = model_channels * mult
-                skips.append(width)
-
-        self.dec = nn.ModuleDict()
-        for level, mult in reversed(list(enumerate(channel_mult))):
-            size = img_resolution >> level
-            res = f"{size}x{size}"
-            if level == levels - 1:
-                self.dec[f"{res}_in0"] = block(width, width, attention=True)
-                self.dec[f"{res}_in1"] = block(width, width)
-            else:
-                self.dec[f"{res}_up"] = block(width, width, resample="up")
-            for index in range(num_blocks + 1):
-                attention = index == num_blocks and size in attn_resolutions
-                self.dec[f"{res}_block{index}"] = block(width + skips.pop(), model_channels * mult, attention)
-                width = model_channels * mult
-        res = f"{img_resolution}x{img_resolution}"
-        self.dec[f"{res}_aux_norm"] = GroupNorm(width)
-        self.dec[f"{res}_aux_conv"] = Conv2d(width, out_channels, 3, gain=1e-5)
+        residual = Residual(in_channels, taps) if encoder_type == "residual" else None
+        sizes = [(img_resolution >> level, model_channels * mult) for level, mult in enumerate(channel_mult)]
+        self.enc, skips = _encoder(block, sizes, in_channels, model_channels, num_blocks, attn_resolutions, residual)
+        self.dec = _decoder(block, sizes, out_channels, skips, num_blocks, attn_resolutions)
 
     def forward(self, x: Tensor, c_noise: Tensor, class_labels: Tensor | None = None) -> Tensor:
         """The raw network F: x (B, C, H, W), c_noise (B,), one-hot labels (B, label_dim) -> (B, C, H, W)."""

@@ -108,6 +108,7 @@ class Expanded(Streaming):
     """‖z − x‖² = ‖z‖² − 2 z·x + ‖x‖², one matrix product, where rounding allows it; ‖z‖² cancels in the posterior."""
 
     kernel = "expanded"
+    supplies = frozenset({"answers", "shares", "weights"})   # without ‖z‖² there is no mass
 
     @classmethod
     def offers(cls, groups: Members, call: Call, settings: Settings, reduction: Reduction) -> Iterator[Offer]:
