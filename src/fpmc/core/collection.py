@@ -17,10 +17,12 @@ from fpmc.core.response import Response, SameAsQ
 from fpmc.core.response import of as response_of
 from fpmc.core.sources import Measure, Source, as_source
 from fpmc.engine import Alone, Call, Mean, Plan, Reduction, Settings
+from fpmc.engine import settings as machine
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 
 AnySource = ImageSet | Measure
+PLANS = 8                                               # that a collection keeps
 
 
 class Collection:
@@ -69,8 +71,18 @@ class Collection:
         return torch.stack([group.total().expand(self.shape) for group in self.groups]).sum(0)
 
     def plan(self, call: Call, settings: Settings | None = None, reduction: Reduction | None = None) -> Plan:
-        """How this collection is evaluated."""
-        return engine.make_plan(self.groups, call, settings, reduction)
+        """How this collection is evaluated; the same call has the same plan."""
+        settings, reduction = settings or Settings(), reduction or Mean()
+        key = call, settings, reduction.wants, torch.get_num_threads(), machine.has_numba()
+        if key not in self._plans:
+            if len(self._plans) >= PLANS:
+                self._plans.pop(next(iter(self._plans)))
+            self._plans[key] = engine.make_plan(self.groups, call, settings, reduction)
+        return self._plans[key]
+
+    @cached_property
+    def _plans(self) -> dict[Any, Plan]:
+        return {}
 
     def denoise(self, z: Tensor, sigma: float, settings: Settings | None = None, team: Alone | None = None) -> Tensor:
         """D_FPMC(z, σ) (Eq. "fpmc_denoiser") for one noise level, z (B, C, H, W)."""

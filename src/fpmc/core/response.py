@@ -24,6 +24,11 @@ class Response(Structure, ABC):
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The vectors themselves, (L, C or 1, H, W)."""
 
+    @property
+    def channels(self) -> int:
+        """1: shared by all channels."""
+        return self.dense().shape[1]
+
     def mix(self, p: Tensor) -> Tensor:
         """Σ_ℓ r_ℓ p_ℓ of posteriors (B, n, L): (B, n, C or 1, H, W)."""
         dense = self.dense(p.dtype).to(p.device)
@@ -47,6 +52,10 @@ class Partition(Response, kind="partition"):
 
     def __len__(self) -> int:
         return self.length
+
+    @property
+    def channels(self) -> int:
+        return self.owner.shape[0]
 
     @property
     def is_pixelwise(self) -> bool:
@@ -87,6 +96,10 @@ class SameAsQ(Response, kind="same as q"):
     def __len__(self) -> int:
         return len(self.precision)
 
+    @property
+    def channels(self) -> int:
+        return self.precision.channels
+
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         q = self.precision.dense(dtype)
         return q if self.count is None else q * self.count.to(dtype)[:, None, None, None]
@@ -113,6 +126,10 @@ class Responses(Response, kind="responses"):
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def channels(self) -> int:
+        return self.values.shape[1]
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         return self.values.to(dtype)

@@ -7,7 +7,7 @@ and the cheapest that is exact enough is taken; offers that can share their work
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from weakref import WeakKeyDictionary
@@ -23,7 +23,7 @@ from fpmc.errors import InputError
 
 EXACT = 1.5e-4                                          # nats that logits of an offer may be off by
 TOGETHER = 32                                           # groups in one step: kernels mark them in bits
-_rewritten: WeakKeyDictionary[Group, dict[float, Group]] = WeakKeyDictionary()
+_rewritten: WeakKeyDictionary[Group, dict[float, Group | None]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,14 @@ def _alike(group: Group) -> Group:
     return group.asking(group.q.shared())
 
 
-def _kept(group: Group, key: float, make) -> Group:
+def _kept(group: Group, key: float, make: Callable[[], Group]) -> Group:
     known = _rewritten.setdefault(group, {})
     if key not in known:
         if len(known) > 1:                              # one noise level at a time
             known.pop(next(iter(known)))
-        known[key] = make()
-    return known[key]
+        made = make()
+        known[key] = None if made is group else made    # what refers to its key would be kept for ever
+    return known[key] or group
 
 
 def cheapest(groups: tuple[Group, ...], call: Call, settings: Settings, reduction: Reduction) -> Offer:

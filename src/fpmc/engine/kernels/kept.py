@@ -46,7 +46,7 @@ class Kept(Offer):
         if at_once < 1:
             return
         dimension, span = math.prod(group.shape), q.channels * q.height * q.width
-        answered = span if group.r.dense().shape[1] == 1 else dimension
+        answered = q.height * q.width if group.r.channels == 1 else dimension
         kept, per_image = at_once * images * length * unit, 4 * dimension * unit
         chunk = settings.chunk or max(1, min(images, NEAR, (settings.memory - kept) // per_image))
         why = f"{q.entries / length:.1f} of {span} entries per row"

@@ -60,4 +60,4 @@ class _Whole(FusedRun):
         return self.groups[0].r.dense().flatten().numpy()
 
     def width(self) -> int:
-        return self.groups[0].r.dense().numel()
+        return self.groups[0].r.channels * self.z[0, 0].numel()
