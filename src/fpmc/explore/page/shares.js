@@ -81,7 +81,7 @@ export function makeShares(root, about, { lit, fail, ticked }) {
     const over = element("canvas", { className: "over" });
     outline(over, map, mark());
     const shown = element("div", { className: "frame" }, picture(decode(row.pixels), `training image ${words}`), over);
-    const tick = element("input", { type: "checkbox", checked: ticks.has(row.id), disabled: Boolean(record) });
+    const tick = element("input", { type: "checkbox", checked: ticks.has(row.id), hidden: Boolean(record) });
     tick.addEventListener("change", () => { tick.checked ? ticks.add(row.id) : ticks.delete(row.id); ticked([...ticks]); });
     const item = element("li", {}, element("div", { className: "pair" }, shown, seen),
       element("label", {}, tick, element("b", { className: "share", textContent: percent(row.shown) })),
