@@ -150,6 +150,9 @@ class Routes:
                 return
             except InputError as error:
                 yield json.dumps({"error": str(error)}) + "\n"
+            except Exception as error:                  # words for the page, the rest for the terminal
+                yield json.dumps({"error": f"{type(error).__name__} on the server; its terminal tells more"}) + "\n"
+                raise
 
         return StreamingResponse(lines(), media_type="application/x-ndjson", headers=_safe({}))
 

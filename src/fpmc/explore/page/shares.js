@@ -1,7 +1,7 @@
 // The training images that made the chosen pixels, largest share first; ticked ones can be left out.
 
 import { ask, Dropped, record } from "fpmc/api";
-import { decode, element, mark, outline, picture, showHeat } from "fpmc/draw";
+import { decode, digits, element, mark, outline, picture, showHeat } from "fpmc/draw";
 import { stepAt } from "fpmc/paths";
 import { change, start, view } from "fpmc/state";
 
@@ -54,7 +54,7 @@ export function makeShares(root, about, { lit, fail, ticked }) {
     root.replaceChildren(
       element("div", { className: "tools" }, element("span", { id: "shares-where", textContent: `${name}, ${where}, σ = ${found.sigma.toPrecision(3)}` }), whole),
       element("p", { className: "quiet", id: "effective", textContent: found.gaussian >= 1 ? "A Gaussian answers alone; no single image does."
-        : `${found.effective.toPrecision(3)} of ${found.count.toLocaleString("en")} images in effect (1 / Σ share²).` }),
+        : `${digits(found.effective)} of ${found.count.toLocaleString("en")} images in effect (1 / Σ share²).` }),
       bar(), element("p", { className: "key" },
         element("span", { textContent: `the ${found.images.length} below ${percent(listed)}` }),
         element("span", { className: "rest", id: "others", textContent: `other images ${percent(found.shown_others)}` }),
