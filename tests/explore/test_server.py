@@ -7,9 +7,12 @@ import http.client
 import io
 import json
 import struct
+import subprocess
+import sys
 import threading
 import time
 import zlib
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -199,9 +202,33 @@ def test_urgent_jobs_go_first_and_overtaken_ones_are_dropped():
             await old
         with pytest.raises(ZeroDivisionError):
             await worker.run(lambda: 1 / 0, NOW, lambda: True)
+        worker.close()
+        assert not worker.thread.is_alive()
         return order
 
     assert asyncio.run(scene()) == ["new", "later"]
+
+
+def test_it_ends_quietly_in_the_middle_of_a_path():
+    """A kernel that is still running when Python ends would bring the process down."""
+    code = """
+import http.client, sys, urllib.parse
+sys.path.insert(0, sys.argv[1])
+import fpmc
+from explore.world import smooth
+from fpmc.explore.serve import running
+from fpmc.explore.session import Session
+images = smooth(3000, 32)
+with running(Session([fpmc.presets.pspc_square(images, schedule=7)], images)) as address:
+    parts = urllib.parse.urlsplit(address)
+    connection = http.client.HTTPConnection("127.0.0.1", parts.port)
+    token = urllib.parse.parse_qs(parts.query)["token"][0]
+    connection.request("POST", "/api/path", '{"denoiser": 0}', {"x-fpmc-token": token})
+    assert connection.getresponse().readline()
+"""
+    folder = str(Path(__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_path_comes_line_by_line(send):

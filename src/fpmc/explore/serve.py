@@ -56,9 +56,12 @@ def listening(session: Session, port: int) -> Iterator[tuple[uvicorn.Server, soc
         except OSError as error:
             raise InputError(f"port {port} cannot be used ({error.strerror}); choose another, or 0 for any") from error
         port, token = socket_.getsockname()[1], secrets.token_urlsafe(24)
-        app = make_app(session, token, lambda: port)
+        app, close = make_app(session, token, lambda: port)
         config = uvicorn.Config(
             app, log_level="error", access_log=False, server_header=False, lifespan="off", ws="none",
             timeout_graceful_shutdown=1,
         )
-        yield uvicorn.Server(config), socket_, f"http://127.0.0.1:{port}/?token={token}"
+        try:
+            yield uvicorn.Server(config), socket_, f"http://127.0.0.1:{port}/?token={token}"
+        finally:
+            close()
