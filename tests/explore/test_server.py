@@ -7,12 +7,9 @@ import http.client
 import io
 import json
 import struct
-import subprocess
-import sys
 import threading
 import time
 import zlib
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,7 +21,7 @@ from PIL import Image
 import fpmc
 from fpmc.explore.serve import running, serve
 from fpmc.explore.upload import MOST_BYTES, read_picture
-from fpmc.explore.worker import LATER, NOW, OvertakenError, Worker
+from fpmc.explore.worker import LATER, NOW, Job, OvertakenError, Worker
 
 
 class Reply(NamedTuple):
@@ -209,26 +206,20 @@ def test_urgent_jobs_go_first_and_overtaken_ones_are_dropped():
     assert asyncio.run(scene()) == ["new", "later"]
 
 
-def test_it_ends_quietly_in_the_middle_of_a_path():
-    """A kernel that is still running when Python ends would bring the process down."""
-    code = """
-import http.client, sys, urllib.parse
-sys.path.insert(0, sys.argv[1])
-import fpmc
-from explore.world import smooth
-from fpmc.explore.serve import running
-from fpmc.explore.session import Session
-images = smooth(3000, 32)
-with running(Session([fpmc.presets.pspc_square(images, schedule=7)], images)) as address:
-    parts = urllib.parse.urlsplit(address)
-    connection = http.client.HTTPConnection("127.0.0.1", parts.port)
-    token = urllib.parse.parse_qs(parts.query)["token"][0]
-    connection.request("POST", "/api/path", '{"denoiser": 0}', {"x-fpmc-token": token})
-    assert connection.getresponse().readline()
-"""
-    folder = str(Path(__file__).parents[1])
-    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_closing_waits_for_the_job_that_runs_and_starts_no_other():
+    """A kernel that still runs when Python ends would bring the process down."""
+    worker, began, done = Worker(), threading.Event(), []
+
+    def job(name: str) -> None:
+        began.set()
+        time.sleep(0.2)
+        done.append(name)
+
+    for name in ("first", "second"):
+        worker.jobs.put(Job(NOW, len(name), lambda name=name: job(name), lambda: True, lambda result, error: None))
+    began.wait(5)
+    worker.close()
+    assert done == ["first"]
 
 
 def test_a_path_comes_line_by_line(send):
