@@ -27,7 +27,7 @@ from fpmc.explore.serve import running
 from fpmc.explore.session import Session
 from fpmc.networks import load_maps
 
-TARGETS = {"hover": 0.05, "click": 0.5, "new sigma, three denoisers": 1.0}
+TARGETS = {"hover": 0.05, "click": 0.5, "click, PSPC-Flex alone": 0.5, "new sigma, three denoisers": 1.0}
 
 
 def main() -> None:
@@ -51,7 +51,8 @@ def main() -> None:
         client.upload(images.pixels[0, 0])
         found = {
             "hover": times(lambda k: client.post("pixel", hovered(dice, k)), options.repeats),
-            "click": times(lambda k: client.post("shares", clicked(dice, k)), options.repeats),
+            "click": times(lambda k: client.post("shares", clicked(dice, k % 3)), options.repeats),
+            "click, PSPC-Flex alone": times(lambda k: client.post("shares", clicked(dice, 0)), options.repeats),
             "new sigma, three denoisers": times(
                 lambda k: client.new_level(10 ** dice.uniform(-1.5, 1.2), k), options.repeats
             ),
@@ -113,10 +114,10 @@ def hovered(dice: random.Random, repeat: int) -> dict:
     return {"denoiser": repeat % 3, "sigma": dice.choice(GRID[4:-1]), "y": dice.randrange(28), "x": dice.randrange(28)}
 
 
-def clicked(dice: random.Random, repeat: int) -> dict:
+def clicked(dice: random.Random, denoiser: int) -> dict:
     """A pixel nobody has asked about, of a strip that is there."""
     y, x = dice.randrange(28), dice.randrange(28)
-    return {"denoiser": repeat % 3, "level": dice.randrange(6, 18), "region": [y, x, y, x]}
+    return {"denoiser": denoiser, "level": dice.randrange(6, 18), "region": [y, x, y, x]}
 
 
 def times(call: Callable[[int], object], repeats: int) -> list[float]:

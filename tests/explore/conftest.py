@@ -35,9 +35,9 @@ def address(session) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """A browser, driven by Playwright."""
+    """A browser, driven by Playwright; for one file of tests, since its event loop would be in the way of others."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
         pytest.skip("no Chromium on the path; install it, e.g. with apt-get install chromium")

@@ -21,7 +21,7 @@ from PIL import Image
 import fpmc
 from fpmc.explore.serve import running, serve
 from fpmc.explore.upload import MOST_BYTES, read_picture
-from fpmc.explore.worker import LATER, NOW, OvertakenError, Worker
+from fpmc.explore.worker import LATER, NOW, Job, OvertakenError, Worker
 
 
 class Reply(NamedTuple):
@@ -199,9 +199,27 @@ def test_urgent_jobs_go_first_and_overtaken_ones_are_dropped():
             await old
         with pytest.raises(ZeroDivisionError):
             await worker.run(lambda: 1 / 0, NOW, lambda: True)
+        worker.close()
+        assert not worker.thread.is_alive()
         return order
 
     assert asyncio.run(scene()) == ["new", "later"]
+
+
+def test_closing_waits_for_the_job_that_runs_and_starts_no_other():
+    """A kernel that still runs when Python ends would bring the process down."""
+    worker, began, done = Worker(), threading.Event(), []
+
+    def job(name: str) -> None:
+        began.set()
+        time.sleep(0.2)
+        done.append(name)
+
+    for name in ("first", "second"):
+        worker.jobs.put(Job(NOW, len(name), lambda name=name: job(name), lambda: True, lambda result, error: None))
+    began.wait(5)
+    worker.close()
+    assert done == ["first"]
 
 
 def test_a_path_comes_line_by_line(send):

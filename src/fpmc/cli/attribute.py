@@ -44,7 +44,7 @@ def main(args: list[str]) -> None:
         raise InputError(f"top must be at least 1, got {config.top}")
 
     from fpmc.core.fpmc import FPMC
-    from fpmc.explore.shares import region_mask, shares
+    from fpmc.explore.shares import in_effect, region_mask, shares
     from fpmc.explore.sheet import along, over_path, picture, summary
     from fpmc.report.run import RunDirectory
 
@@ -66,7 +66,11 @@ def main(args: list[str]) -> None:
         result["path"] = along(path, mask, config.top)
         result["over_path"] = over_path(result["path"])[: config.top]
     run.write_json("attribution.json", result)
+<<<<<<< HEAD
     title = f"{method.title(denoiser)}, σ = {path.levels[level]:.3g}: {found['effective']:.3g} images in effect"
+=======
+    title = f"{spec.label(denoiser)}, σ = {path.levels[level]:.3g}: {in_effect(found['effective'])} images in effect"
+>>>>>>> explore
     shown = run.picture("attribution.png", picture(found, z[0], mask, title))
     report(run, found)
     run.say(f"{shown}")
@@ -103,6 +107,7 @@ def nearest_level(path: Way, config: Config) -> int:
 
 def report(run, found: dict) -> None:
     """The shares as a table."""
+    from fpmc.explore.shares import in_effect
     from fpmc.report.table import plain
 
     rows = [
@@ -112,4 +117,4 @@ def report(run, found: dict) -> None:
     rows.append((f"{100 * found['shown_others']:.2f} %", "–", "all other images", ""))
     rows.append((f"{100 * found['shown_gaussian']:.2f} %", "–", "Gaussian", ""))
     run.say(plain(("share", "id", "class", "set"), rows))
-    run.say(f"{found['effective']:.3g} of {found['count']:,} images in effect")
+    run.say(f"{in_effect(found['effective'])} of {found['count']:,} images in effect")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fpmc.cli.options import DeviceOptions, SourceOptions, parse
@@ -42,5 +43,5 @@ def main(args: list[str]) -> None:
     explore(
         list(denoisers.values()), source, compared, port=config.port, export=config.export, maps=maps,
         names=[*denoisers, *(Path(name).stem for name in networks)], device=config.device,
-        browser=not config.no_browser,
+        browser=not config.no_browser, say=partial(print, flush=True),         # whoever reads it through a pipe waits
     )

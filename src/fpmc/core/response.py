@@ -108,7 +108,7 @@ class SameAsQ(Response, kind="same as q"):
         return self.precision.spread(p if self.count is None else p * self.count.to(p))
 
     def total(self) -> Tensor:
-        return self.dense(torch.float64).sum(0)
+        return self.mix(torch.ones(1, 1, len(self), dtype=torch.float64))[0, 0]
 
     def merge(self, precision: Precision, representative: Tensor) -> Response:
         count = torch.ones(len(self), dtype=torch.float64) if self.count is None else self.count

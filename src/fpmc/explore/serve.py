@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import threading
+import time
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,17 +19,19 @@ from fpmc.explore.session import Session
 
 
 def serve(session: Session, *, port: int = 0, browser: bool = True, say: Callable[[str], object] = print) -> None:
-    """Answer until interrupted."""
-    with listening(session, port) as (server, socket_, address):
+    """Answer until interrupted, by Ctrl-C or by a notebook's stop button."""
+    with running(session, port) as address:             # in a thread of its own: a notebook has an event loop already
         say(f"{address}\nCtrl-C ends it")
         if browser:
-            threading.Timer(0.5, webbrowser.open, [address]).start()
-        server.run([socket_])
+            webbrowser.open(address)
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(3600)
 
 
 @contextmanager
 def running(session: Session, port: int = 0) -> Iterator[str]:
-    """The same beside other work, e.g. in a notebook or a test; yields the address to open."""
+    """The same beside other work; yields the address to open."""
     with listening(session, port) as (server, socket_, address):
         thread = threading.Thread(target=server.run, args=[[socket_]], daemon=True)
         thread.start()
@@ -52,9 +56,12 @@ def listening(session: Session, port: int) -> Iterator[tuple[uvicorn.Server, soc
         except OSError as error:
             raise InputError(f"port {port} cannot be used ({error.strerror}); choose another, or 0 for any") from error
         port, token = socket_.getsockname()[1], secrets.token_urlsafe(24)
-        app = make_app(session, token, lambda: port)
+        app, close = make_app(session, token, lambda: port)
         config = uvicorn.Config(
             app, log_level="error", access_log=False, server_header=False, lifespan="off", ws="none",
             timeout_graceful_shutdown=1,
         )
-        yield uvicorn.Server(config), socket_, f"http://127.0.0.1:{port}/?token={token}"
+        try:
+            yield uvicorn.Server(config), socket_, f"http://127.0.0.1:{port}/?token={token}"
+        finally:
+            close()

@@ -66,9 +66,10 @@ class Guard:
         return None
 
 
-def make_app(session: Session, token: str, port: Callable[[], int]) -> ASGIApp:
-    """The application: `port` tells which one it listens on, once it does."""
-    return Guard(Starlette(routes=Routes(session, token, port).all()), token, port)
+def make_app(session: Session, token: str, port: Callable[[], int]) -> tuple[ASGIApp, Callable[[], None]]:
+    """The application, and what ends its workers; `port` tells which one it listens on, once it does."""
+    routes = Routes(session, token, port)
+    return Guard(Starlette(routes=routes.all()), token, port), routes.close
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,10 @@ class Routes:
         self.session, self.worker, self.token, self.port = session, Worker(), token, port
         self.quick = Worker()                           # what needs no kernel does not wait for one
         self.static = static_files()
+
+    def close(self) -> None:
+        for worker in (self.worker, self.quick):
+            worker.close()
 
     def all(self) -> list[Route]:
         session, worker, quick = self.session, self.worker, self.quick
@@ -150,6 +155,9 @@ class Routes:
                 return
             except InputError as error:
                 yield json.dumps({"error": str(error)}) + "\n"
+            except Exception as error:                  # words for the page, the rest for the terminal
+                yield json.dumps({"error": f"{type(error).__name__} on the server; its terminal tells more"}) + "\n"
+                raise
 
         return StreamingResponse(lines(), media_type="application/x-ndjson", headers=_safe({}))
 

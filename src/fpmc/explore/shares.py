@@ -62,6 +62,11 @@ def described(found: Attribution, answer: Tensor, sigma: float) -> dict[str, Any
     }
 
 
+def in_effect(count: float) -> str:
+    """A number of images as one says it: three digits of a small one, a large one whole."""
+    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
+
+
 def in_print(weights: list[float], gaussian: float) -> tuple[list[int], int, int]:
     """Shares in whole units that add up to exactly one: what rounding leaves over goes to the other images."""
     shown, shown_gaussian = [round(UNIT * weight) for weight in weights], round(UNIT * gaussian)

@@ -35,7 +35,15 @@ class Worker:
         self.jobs: queue.PriorityQueue[Job] = queue.PriorityQueue()
         self.numbers = itertools.count()
         self.latest: OrderedDict[str, int] = OrderedDict()
-        threading.Thread(target=self._work, daemon=True, name="explore").start()
+        self.closed = False
+        self.thread = threading.Thread(target=self._work, daemon=True, name="explore")
+        self.thread.start()
+
+    def close(self) -> None:
+        """Let the present job end, start none after it; Python must not end while a kernel still runs in its thread."""
+        self.closed = True
+        self.jobs.put(Job(-1, -1, lambda: None, lambda: False, lambda result, error: None))
+        self.thread.join()
 
     def arrived(self, channel: str, sequence: int) -> Callable[[], bool]:
         """Note a request; returns what tells whether it is still the newest of its channel."""
@@ -63,9 +71,9 @@ class Worker:
         return await future
 
     def _work(self) -> None:
-        while True:
+        while not self.closed:
             job = self.jobs.get()
-            if not job.wanted():
+            if self.closed or not job.wanted():
                 job.done(None, OvertakenError())
                 continue
             try:

@@ -29,7 +29,7 @@ async function post(kind, body, channel) {
   }
   if (response.status === 409) throw new Dropped();
   if (!response.ok) {
-    const why = await response.json().catch(() => ({ error: `The server said ${response.status}.` }));
+    const why = await response.json().catch(() => ({ error: `The server failed (${response.status}); its terminal tells more.` }));
     throw new Error(why.error);
   }
   return response;

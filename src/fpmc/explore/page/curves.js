@@ -140,6 +140,6 @@ function legend(names, colors, marks = []) {
   return element("p", { className: "quiet" }, ...names.map((name, index) => {
     const dot = element("b", { textContent: `${marks[index] ?? "■"} ` });
     dot.style.color = colors[index];
-    return element("span", {}, dot, `${name}   `);
+    return element("span", { className: "line-name" }, dot, name);
   }));
 }

@@ -77,6 +77,9 @@ export function outline(canvas, array, color, zoom = 8) {
   }
 }
 
+// Three digits of a small number, a large one whole.
+export const digits = (value) => (value >= 100 ? Math.round(value).toLocaleString("en") : value.toPrecision(3));
+
 export const mark = () => getComputedStyle(document.documentElement).getPropertyValue("--mark");
 
 export function element(tag, properties = {}, ...children) {

@@ -1,7 +1,7 @@
 // What a pixel asks: q and r of the estimators that answer for it, and the network's sensitivity beside them.
 
 import { ask, Dropped } from "fpmc/api";
-import { decode, element, showHeat } from "fpmc/draw";
+import { decode, digits, element, showHeat } from "fpmc/draw";
 import { stepAt } from "fpmc/paths";
 import { view } from "fpmc/state";
 
@@ -35,7 +35,7 @@ export function makePixel(root, about, { asked, fail }) {
     };
     root.replaceChildren(element("p", { className: "quiet", id: "pixel-words", textContent:
       `${name}, row ${at.y}, column ${at.x}, σ = ${sigma.toPrecision(3)}. ` + (analytic
-        ? `${found.estimators} estimator${found.estimators === 1 ? "" : "s"} answer, ${found.effective.toPrecision(3)} in effect; together they ask about ${found.asked.toFixed(0)} pixels.`
+        ? `${found.estimators} estimator${found.estimators === 1 ? "" : "s"} answer, ${digits(found.effective)} in effect; together they ask about ${found.asked.toFixed(0)} pixels.`
         : "A network has no q and r; what it listens to shows in its sensitivity.") }));
     if (analytic) {
       add(found.q, "q: what they ask");

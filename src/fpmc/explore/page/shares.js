@@ -1,7 +1,7 @@
 // The training images that made the chosen pixels, largest share first; ticked ones can be left out.
 
 import { ask, Dropped, record } from "fpmc/api";
-import { decode, element, mark, outline, picture, showHeat } from "fpmc/draw";
+import { decode, digits, element, mark, outline, picture, showHeat } from "fpmc/draw";
 import { stepAt } from "fpmc/paths";
 import { change, start, view } from "fpmc/state";
 
@@ -54,7 +54,7 @@ export function makeShares(root, about, { lit, fail, ticked }) {
     root.replaceChildren(
       element("div", { className: "tools" }, element("span", { id: "shares-where", textContent: `${name}, ${where}, σ = ${found.sigma.toPrecision(3)}` }), whole),
       element("p", { className: "quiet", id: "effective", textContent: found.gaussian >= 1 ? "A Gaussian answers alone; no single image does."
-        : `${found.effective.toPrecision(3)} of ${found.count.toLocaleString("en")} images in effect (1 / Σ share²).` }),
+        : `${digits(found.effective)} of ${found.count.toLocaleString("en")} images in effect (1 / Σ share²).` }),
       bar(), element("p", { className: "key" },
         element("span", { textContent: `the ${found.images.length} below ${percent(listed)}` }),
         element("span", { className: "rest", id: "others", textContent: `other images ${percent(found.shown_others)}` }),
@@ -81,7 +81,7 @@ export function makeShares(root, about, { lit, fail, ticked }) {
     const over = element("canvas", { className: "over" });
     outline(over, map, mark());
     const shown = element("div", { className: "frame" }, picture(decode(row.pixels), `training image ${words}`), over);
-    const tick = element("input", { type: "checkbox", checked: ticks.has(row.id), disabled: Boolean(record) });
+    const tick = element("input", { type: "checkbox", checked: ticks.has(row.id), hidden: Boolean(record) });
     tick.addEventListener("change", () => { tick.checked ? ticks.add(row.id) : ticks.delete(row.id); ticked([...ticks]); });
     const item = element("li", {}, element("div", { className: "pair" }, shown, seen),
       element("label", {}, tick, element("b", { className: "share", textContent: percent(row.shown) })),
