@@ -66,11 +66,7 @@ def main(args: list[str]) -> None:
         result["path"] = along(path, mask, config.top)
         result["over_path"] = over_path(result["path"])[: config.top]
     run.write_json("attribution.json", result)
-<<<<<<< HEAD
-    title = f"{method.title(denoiser)}, σ = {path.levels[level]:.3g}: {found['effective']:.3g} images in effect"
-=======
-    title = f"{spec.label(denoiser)}, σ = {path.levels[level]:.3g}: {in_effect(found['effective'])} images in effect"
->>>>>>> explore
+    title = f"{method.title(denoiser)}, σ = {path.levels[level]:.3g}: {in_effect(found['effective'])} images in effect"
     shown = run.picture("attribution.png", picture(found, z[0], mask, title))
     report(run, found)
     run.say(f"{shown}")
