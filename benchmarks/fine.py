@@ -16,6 +16,7 @@ from multiscale_trials import BATCH, judge
 from fpmc import Source, load_network, presets
 from fpmc.data import load_images
 from fpmc.learn.calibrate import forward_points
+from fpmc.methods.multiscale import FINE, FINE_MASKS
 
 SIZES = (3, 5, 7)
 TEMPERATURES = (1.25, 1.5, 2.0)
@@ -33,13 +34,13 @@ def main() -> None:
     network, reference = (load_network(f"{options.data}-{arch}") for arch in ("ddpmpp", "ncsnpp"))
     whole = presets.multiscale(source)
     squares = presets.multiscale(source, sizes=SIZES, stride=1, around=(), gaussian=False, temperatures=())
-    masks = [presets.lukoianov(source, tau=tau) for tau in presets.FINE_MASKS]
+    masks = [presets.lukoianov(source, tau=tau) for tau in FINE_MASKS]
     for sigma in options.sigmas:
         tables, names = [], []
         with torch.no_grad():
             for z in forward_points(held_out, sigma, options.count).split(BATCH):
                 base = whole.at(sigma).answers(z, sigma)
-                base = base[: -len(masks)] if sigma < presets.FINE else base   # the preset's own masks stand last
+                base = base[: -len(masks)] if sigma < FINE else base   # the preset's own masks stand last
                 asked = [each(z, sigma) for each in masks]
                 warm = [answer for t in TEMPERATURES for answer in squares.at(sigma).answers(z, t * sigma)[:-1]]
                 names = ["base"] * len(base) + ["mask"] * len(asked) + ["square"] * len(warm)

@@ -18,10 +18,11 @@ from torch import Tensor
 from fpmc import compare, sample
 from fpmc.metrics import paired
 from fpmc.process import Denoiser
+from fpmc.study import tasks
+from fpmc.study.build import build
 from fpmc.study.graph import Cache, Results, run
 from fpmc.study.lab import Lab
-from fpmc.study.methods import build, table_rows
-from fpmc.study.paper import steps
+from fpmc.study.methods import table_rows
 from fpmc.study.scale import SCALES
 
 SIGMAS = (19.4, 8.4, 3.26, 1.09, 0.296)
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=64)
     options = parser.parse_args()
     lab, results = Lab.open(options.data, SCALES["laptop"], only=[options.method]), Results()
-    needed = steps.needs(lab, table_rows(lab)[0], lab.grid)
+    needed = tasks.needs(lab, table_rows(lab)[0], lab.grid)
     for _ in run(needed, lab, Cache(options.cache), results):
         pass
     denoiser = build(lab, table_rows(lab)[0], {step.name: results[step] for step in needed})

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from fpmc.learn.calibrate import forward_points, trajectory_points
 from fpmc.metrics import standard_error
+from fpmc.study import tasks
+from fpmc.study.build import build
 from fpmc.study.graph import Cache, Results, run
 from fpmc.study.lab import Lab
-from fpmc.study.methods import REFERENCE, build, table_rows
-from fpmc.study.paper import steps
+from fpmc.study.methods import REFERENCE, table_rows
 from fpmc.study.scale import SCALES
 
 SIGMAS = (8.4, 5.3, 3.26, 1.92, 1.09, 0.585, 0.296, 0.14)
@@ -39,14 +40,14 @@ def main() -> None:
     options = parser.parse_args()
     lab, results = Lab.open(options.data, SCALES["laptop"], only=options.methods), Results()
     rows = table_rows(lab)
-    samples = {method: steps.samples(lab, method) for method in (REFERENCE, *rows)}
+    samples = {method: tasks.samples(lab, method) for method in (REFERENCE, *rows)}
     for _ in run([step for each in samples.values() for step in each], lab, Cache(options.cache), results):
         pass
 
-    truth = steps.drawn(results, samples[REFERENCE])
-    first = (steps.drawn(results, samples[rows[0]]) - truth).square().mean((1, 2, 3))
+    truth = tasks.drawn(results, samples[REFERENCE])
+    first = (tasks.drawn(results, samples[rows[0]]) - truth).square().mean((1, 2, 3))
     for method in rows:
-        images = steps.drawn(results, samples[method])
+        images = tasks.drawn(results, samples[method])
         contrast = (images.flatten(1).std(1) / truth.flatten(1).std(1)).mean()
         error = (images - truth).square().mean((1, 2, 3))
         print(f"{method.label}: samples {shown(error)} from NCSN++'s, {shown(error - first)} more than the first row; "
@@ -55,7 +56,7 @@ def main() -> None:
     levels, shape = [lab.level(sigma) for sigma in SIGMAS], lab.images.shape
     theirs = trajectory_points(lab.network, shape, levels, options.count)
     for method in rows:
-        denoiser = build(lab, method, {step.name: results[step] for step in steps.needs(lab, method, lab.grid)})
+        denoiser = build(lab, method, {step.name: results[step] for step in tasks.needs(lab, method, lab.grid)})
         own = trajectory_points(denoiser, shape, levels, options.count)
         for sigma in levels:
             noisy = {"held-out": forward_points(lab.judging, sigma, options.count),
