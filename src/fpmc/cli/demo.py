@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fpmc.cli.options import DataOptions, DeviceOptions, SamplerOptions, parse, parse_seeds, progress_bar
 from fpmc.errors import InputError
+from fpmc.networks.shipped import SHIPPED, quality_line
 from fpmc.study.methods import TABLE1, Method, parse_methods
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def main(args: list[str]) -> None:
     picture = run.picture("grid.png", grid)
     run.say(f"\n{plain(headers, rows)}\n")
     run.say("distance: root mean square to the nearest training image; copies: samples within one grey level of it")
+    for name in (method.preset for method in methods if method.preset in SHIPPED):
+        run.say(quality_line(name))
     run.say(f"{picture}")
 
 
