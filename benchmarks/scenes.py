@@ -16,7 +16,7 @@ def textures(random: np.random.Generator, count: int, side: int) -> np.ndarray:
 
 
 def scene(random: np.random.Generator, library: np.ndarray) -> np.ndarray:
-    """Discs of all sizes (density of radii ∝ 1/r³) over each other, each with its colour and texture: (3, side, side)."""
+    """Discs of all sizes (density of radii ∝ 1/r³) over each other, each with its colour and texture: uint8."""
     side = library.shape[1]
     y, x = np.mgrid[:side, :side]
     picture = np.broadcast_to(random.normal(0, 0.4, 3)[:, None, None], (3, side, side)).copy()
@@ -28,12 +28,11 @@ def scene(random: np.random.Generator, library: np.ndarray) -> np.ndarray:
         grain = random.uniform(0.03, 0.2) * library[random.integers(len(library))]
         picture[:, disc] = (colour[:, None, None] + grain)[:, disc]
     shade = 0.25 * (random.normal() * (y / side - 0.5) + random.normal() * (x / side - 0.5))
-    return picture + shade
+    return (127.5 + 110 * (picture + shade)).clip(0, 255).astype(np.uint8)
 
 
 def scenes(count: int, side: int = 64, seed: int = 0) -> ImageSet:
     """`count` of them in colour."""
     random = np.random.default_rng(seed)
     library = textures(random, 256, side)
-    pixels = np.stack([scene(random, library) for _ in range(count)])
-    return ImageSet((127.5 + 110 * pixels).clip(0, 255).astype(np.uint8), name="scenes")
+    return ImageSet(np.stack([scene(random, library) for _ in range(count)]), name="scenes")

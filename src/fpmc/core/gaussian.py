@@ -110,8 +110,8 @@ def _fit_span(source: Source) -> tuple[Tensor, Tensor, Tensor]:
     values, vectors = torch.linalg.eigh(gram)
     del gram
     some = values > 1e-15 * len(weights) * values[-1].clamp(min=0)             # the others are rounding
-    values, vectors = values[some], vectors[:, some] * weights.sqrt()[:, None]
-    vectors -= weights[:, None] * vectors.sum(0)                               # so the images need no centring
+    values, vectors = values[some], vectors[:, some].mul_(weights.sqrt()[:, None])
+    vectors.addr_(weights, vectors.sum(0), alpha=-1.0)  # so the images need no centring
     first = torch.zeros(_dimension(source), dtype=torch.float64)
     basis, start = torch.zeros(len(first), len(values), dtype=torch.float64), 0
     for x, share in _weighted(source):

@@ -32,27 +32,20 @@ class Rows:
     diagonal: Tensor                                    # float64 (d,)
     rough: Tensor | None                                # float32 (d, d)
 
-    def block(self, at: slice) -> tuple[Tensor, Tensor]:
-        """Rows of W as well as they are known, and how far each entry may be off (0 where they are exact)."""
-        if self.rough is None:
-            return (self.basis[at] * self.gains) @ self.basis.T, torch.zeros((), dtype=torch.float64)
-        off = self.diagonal.clamp(min=0).sqrt().float()
-        return self.rough[at], (UNCERTAIN * off[at])[:, None] * off
+    def exact(self, at: slice) -> Tensor:
+        """Some rows in float64."""
+        return (self.basis[at] * self.gains) @ self.basis.T
+
+    def off(self, at: slice) -> Tensor:
+        """How far rows in float32 may be off."""
+        off = (UNCERTAIN * self.diagonal.clamp(min=0)).sqrt().float()
+        return off[at][:, None] * off
 
     def entries(self, row: Tensor, column: Tensor) -> Tensor:
         """Some entries in float64."""
         pairs = zip(row.split(PAIRS), column.split(PAIRS))
         parts = [torch.linalg.vecdot(self.basis[i] * self.gains, self.basis[j]) for i, j in pairs]
         return torch.cat([*parts, torch.zeros(0, dtype=torch.float64)])
-
-    def _exactly(self, at: slice, unsure: Tensor) -> Tensor:
-        """Rows in float64 that are right where they are asked for."""
-        if unsure.float().mean() > TOO_MANY:
-            return (self.basis[at] * self.gains) @ self.basis.T
-        row, column = unsure.nonzero().unbind(1)
-        exact = self.rough[at].double()  # pyright: ignore[reportOptionalSubscript]
-        exact[row, column] = self.entries(row + at.start, column)
-        return exact
 
     def slices(self) -> Iterator[slice]:
         """All rows, some at a time."""
@@ -61,25 +54,48 @@ class Rows:
 
     def largest(self, absolute: bool = False) -> Tensor:
         """The largest entry of each row, or the largest absolute value, float64 (d,)."""
-        tops = []
+        tops = torch.full((len(self.basis),), -torch.inf, dtype=torch.float64)
         for at in self.slices():
-            rows, off = self.block(at)
+            unsure = None
             if self.rough is not None:
-                size = rows.abs() if absolute else rows
-                rows = self._exactly(at, size + off >= (size - off).amax(1, keepdim=True))
-            tops.append((rows.abs() if absolute else rows).amax(1))
-        return torch.cat(tops)
+                rows = self.rough[at].abs() if absolute else self.rough[at]
+                unsure = few(rows >= (rows - (off := self.off(at))).amax(1, keepdim=True) - off)
+            if unsure is None:
+                exact = self.exact(at)
+                tops[at] = (exact.abs() if absolute else exact).amax(1)
+            else:
+                row, column = unsure[0] + at.start, unsure[1]
+                exact = self.entries(row, column)
+                tops.scatter_reduce_(0, row, exact.abs() if absolute else exact, "amax")
+        return tops
 
     def above(self, limits: Tensor, *, absolute: bool = False, inclusive: bool = False) -> Iterator[tuple[slice, Tensor]]:
         """Which entries of some rows are above (or at) the limit of their row: slices and bool (rows, d)."""
+
+        def over(values: Tensor, limit: Tensor) -> Tensor:
+            values = values.abs() if absolute else values
+            return values >= limit if inclusive else values > limit
+
         for at in self.slices():
-            limit = limits[at][:, None]
-            rows, off = self.block(at)
+            unsure = keep = None
             if self.rough is not None:
-                size = rows.abs() if absolute else rows
-                rows = self._exactly(at, (size - limit.float()).abs() <= 1.1 * off)
-            size = rows.abs() if absolute else rows
-            yield at, (size >= limit if inclusive else size > limit)
+                limit = limits[at][:, None].float()
+                keep, rows = over(self.rough[at], limit), self.rough[at].abs() if absolute else self.rough[at]
+                unsure = few((rows - limit).abs_() <= self.off(at))
+            if unsure is None or keep is None:
+                keep = over(self.exact(at), limits[at][:, None])
+            else:
+                row, column = unsure
+                keep[row, column] = over(self.entries(row + at.start, column), limits[at][row])
+            yield at, keep
+
+
+def few(unsure: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Rows and columns of what is to be worked out again, None if that is too much."""
+    if unsure.count_nonzero() > TOO_MANY * unsure.numel():
+        return None
+    row, column = unsure.nonzero().unbind(1)
+    return row, column
 
 
 def filter_rows(gaussian: Gaussian, gains: Tensor) -> Rows:

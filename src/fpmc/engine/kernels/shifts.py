@@ -34,10 +34,13 @@ class FusedShifts(Fused):
             return
         threads = settings.threads or torch.get_num_threads()
         inner, _ = inside(group.source)
+        channels, height, width = group.shape
+        reach = max(0, height - group.source.size // 2 * 2 - 1)
+        rows = sum(height - abs(dy) for dy in range(-reach, reach + 1))        # of z with rows of an image
         images, passes = len(group.source.base), 1 if reduction.wants == "answers" else 2
         yield cls(
             respond=respond_of(group, reduction), sigma=call.sigma, estimators=len(group), images=images,
-            counts={"shifts.element": passes * images * float(inner) ** 2 * (group.shape[0] + 4)},
+            counts={"shifts.element": passes * images * rows * float(width) ** 2 * (channels + 4)},
             memory=cls.room(groups, call.batch, threads, math.prod(group.shape)), threads=threads,
             why="a fixed displacement turns patch distances into box sums",
             cut=cut_of(group.source.base, passes, settings, copies=inner),

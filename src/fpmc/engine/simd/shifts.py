@@ -25,6 +25,7 @@ FAR = np.float32(1e30)                                  # no patch is there
 BEYOND = np.float32(1e29)                               # no distance is larger
 FLUSH = 4                                               # images between emptyings, a divisor of LANES
 LOG2E = 1.4426950408889634
+INLINE = {**KERNEL, "forceinline": True}                # arrays are costly to hand over for one row
 
 
 class Shifts(NamedTuple):
@@ -59,8 +60,8 @@ class Room(NamedTuple):
 
     x: np.ndarray                                       # float32 (C·H·across,), u − 127.5, 0 beyond the image
     edge: np.ndarray                                    # float32 (across,): 0, and FAR beyond the image
-    ring: np.ndarray                                    # float32 (size·W·across,), s of the last rows
-    ahead: np.ndarray                                   # float32 (W·across,), their sums so far
+    ring: np.ndarray                                    # float32 (size·plane,), s of the last rows
+    ahead: np.ndarray                                   # float32 (plane,), their sums so far
     down: np.ndarray                                    # float32 (W·pitch,), sums over the rows of a patch, then FAR
     line: np.ndarray                                    # float32 (size·across,), s(i, i): for pixels that stay
     stay: np.ndarray                                    # float32 (2·across,), their distances, and room for sums
@@ -75,7 +76,7 @@ def room(q):
     pitch = across + (2 * k + LANES - 1) // LANES * LANES
     edge = np.zeros(across, np.float32)
     edge[q.width :] = FAR
-    plane = q.width * across
+    plane = q.width * across + 3 * LANES                # pages apart, the planes would be in each other's way in the cache
     return Room(
         np.zeros(q.channels * q.height * across + LANES, np.float32), edge, np.zeros(q.size * plane, np.float32),
         np.zeros(plane, np.float32), np.full(q.width * pitch, FAR, np.float32),
@@ -94,7 +95,7 @@ def unlace(block, lane, q, x, across):
             p += 1
 
 
-@njit(**KERNEL)
+@njit(**INLINE)
 def squares(z, y, other, q, x, edge, ring, own):
     """ring[own + i·across + j] = s(i, j) of row y of z and row `other` of the image, four i at a time."""
     across, pixels, width, channels, height = len(edge), q.height * q.width, q.width, q.channels, q.height
@@ -121,7 +122,7 @@ def squares(z, y, other, q, x, edge, ring, own):
             store_at(ring, own + i3 * across + j, a3)
 
 
-@njit(**KERNEL)
+@njit(**INLINE)
 def squares_of_three(z, y, other, q, x, edge, ring, own, one, two, down):
     """`squares`, and at once their sums with those of the last two rows: patches of 3 are the most expensive."""
     across, pixels, width, channels, height = len(edge), q.height * q.width, q.width, q.channels, q.height
@@ -153,29 +154,30 @@ def squares_of_three(z, y, other, q, x, edge, ring, own, one, two, down):
             store_at(ring, own + e3, a3)
 
 
-@njit(**KERNEL)
+@njit(**INLINE)
 def slide(u, q, ring, ahead, down):
     """down = the sum of the last `size` planes of s, of which number u is the last; three additions whatever the size.
 
     Sums go forward in `ahead` within stretches of `size` planes; at the end of each the ring becomes sums from the back.
     """
     width, size, plane = q.width, q.size, len(ahead)
-    across, pitch, phase = plane // width, len(down) // width, u % size
+    across, pitch, phase = -(-width // LANES) * LANES, len(down) // width, u % size
     own, rest, last = phase * plane, (phase + 1) * plane, phase == size - 1
-    for i in range(width):
-        for j in range(0, across, LANES):
+    reach = max(0, width - 2 * (size // 2) - 1)
+    for i in range(width):                              # no further than patches move, as in `squares`
+        for j in range(max(0, i - reach) // LANES * LANES, min(across, i + reach + 1), LANES):
             e = i * across + j
             a = load_at(ring, own + e)
             if phase > 0:
                 a = a + load_at(ahead, e)
             store_at(ahead, e, a)
-            if not last:
-                a = a + load_at(ring, rest + e)
-            store_at(down, i * pitch + j, a)
+            store_at(down, i * pitch + j, a if last else a + load_at(ring, rest + e))
     if last:
         for r in range(size - 2, -1, -1):
-            for e in range(r * plane, (r + 1) * plane, LANES):
-                store_at(ring, e, load_at(ring, e) + load_at(ring, e + plane))
+            for i in range(width):
+                for j in range(max(0, i - reach) // LANES * LANES, min(across, i + reach + 1), LANES):
+                    e = r * plane + i * across + j
+                    store_at(ring, e, load_at(ring, e) + load_at(ring, e + plane))
 
 
 @njit(**KERNEL)
@@ -192,7 +194,7 @@ def nearer(found, at, scale, margin, near, best, limit, mass, moment, sums):
         store(sums, row, load(sums, row) * splat(np.float32(fade)))
 
 
-@njit(**KERNEL)
+@njit(**INLINE)
 def meet(limit, first, lag, down, width, size, found, places):
     """Find the patches that are within the limits of a row's moving pixels: their distances and (i, j), how many.
 
@@ -208,9 +210,9 @@ def meet(limit, first, lag, down, width, size, found, places):
                 d = load_at(down, e) + load_at(down, e + diagonal) + load_at(down, e + 2 * diagonal)
             else:
                 d = load_at(down, e)
-                for _ in range(1, size):
-                    e += diagonal
-                    d = d + load_at(down, e)
+                for _ in range(size // 2):
+                    d = d + (load_at(down, e + diagonal) + load_at(down, e + 2 * diagonal))
+                    e += 2 * diagonal
             store(found, count, d)
             places[2 * count] = i
             places[2 * count + 1] = j
@@ -218,20 +220,35 @@ def meet(limit, first, lag, down, width, size, found, places):
     return count
 
 
-@njit(**KERNEL)
+@njit(**INLINE)
 def weigh(count, found, places, first, lag, steep, near, x, start, channel, channels, sums):
     """Take what was found into the sums of its pixels; `start` is where column 0 of patch centres is in x."""
-    for h in range(count):
-        at, place = first + entry(places, 2 * h), start + entry(places, 2 * h + 1)
-        d = load(found, h) - splat(lag)
-        w = power(splat(steep) * (splat(entry(near, at)) - d))
-        row = at * (1 + channels)
-        store(sums, row, load(sums, row) + w)
-        for c in range(channels):
-            store(sums, row + 1 + c, load(sums, row + 1 + c) + w * load_at(x, place + c * channel))
+    h, zero = 0, splat(np.float32(0))
+    while h < count:
+        i, row = entry(places, 2 * h), (first + entry(places, 2 * h)) * (1 + channels)
+        close, stop = splat(entry(near, first + i) + lag), h
+        m, r, g, b = zero, zero, zero, zero             # all that was found for one pixel, then into its sums
+        while stop < count and entry(places, 2 * stop) == i:
+            place = start + entry(places, 2 * stop + 1)
+            w = power(splat(steep) * (close - load(found, stop)))
+            m = m + w
+            r = r + w * load_at(x, place)
+            if channels == 3:
+                g = g + w * load_at(x, place + channel)
+                b = b + w * load_at(x, place + 2 * channel)
+            else:
+                for c in range(1, channels):
+                    store(sums, row + 1 + c, load(sums, row + 1 + c) + w * load_at(x, place + c * channel))
+            stop += 1
+        store(sums, row, load(sums, row) + m)
+        store(sums, row + 1, load(sums, row + 1) + r)
+        if channels == 3:
+            store(sums, row + 2, load(sums, row + 2) + g)
+            store(sums, row + 3, load(sums, row + 3) + b)
+        h = stop
 
 
-@njit(**KERNEL)
+@njit(**INLINE)
 def improve(count, found, places, first, lag, scale, margin, near, best, limit, mass, moment, sums):
     """New `near`s, where something nearer was found."""
     for h in range(count):
@@ -242,7 +259,7 @@ def improve(count, found, places, first, lag, scale, margin, near, best, limit, 
             nearer(least, at, scale, margin, near, best, limit, mass, moment, sums)
 
 
-@njit(**KERNEL)
+@njit(**INLINE)
 def straight(z, y, other, height, width, channels, x, edge, line, own):
     """line[own + i] = s(i, i) of row y of z and row `other` of the image; beyond the image whatever comes."""
     across, pixels = len(edge), height * width
@@ -254,7 +271,7 @@ def straight(z, y, other, height, width, channels, x, edge, line, own):
         store_at(line, own + j, a)
 
 
-@njit(**KERNEL)
+@njit(**INLINE)
 def remain(width, size, line, stay):
     """stay[i] = the distance of patches in one column, cut at the border, for the pixels that stay in their columns."""
     k, across = size // 2, len(stay) // 2
@@ -279,7 +296,7 @@ def remain(width, size, line, stay):
         stay[i] = d
 
 
-@njit(**KERNEL)
+@njit(**INLINE)
 def weigh_straight(stay, first, lag, steep, scale, margin, near, best, limit, mass, moment, x, start, channel, width,
                    k, sums):
     """Take what the pixels of a row that stay in their columns see of a row of the image into their sums."""
@@ -312,8 +329,9 @@ def image(offset, query, patches, b, q, room, found, places):
     for dy in range(-reach, reach + 1):
         # a row that moves has its whole patch inside the image, here and there; one that stays may be cut
         begin, rows = max(0, -dy), height - abs(dy)
-        ring[:] = 0
-        line[:] = 0
+        if dy == 0:                                     # else the first answer comes after `size` rows
+            ring[:] = 0
+            line[:] = 0
         for u in range(rows + (k if dy == 0 else 0)):
             y, other, phase = begin + u, begin + u + dy, u % size
             inside, answers = u < rows, u >= (k if dy == 0 else 2 * k)
@@ -336,7 +354,7 @@ def image(offset, query, patches, b, q, room, found, places):
                 )
 
 
-@njit(**KERNEL)
+@njit(**INLINE)
 def step(z, y, other, u, inside, q, x, edge, ring, ahead, down):
     """One row further: s of row y of z and row `other` of the image, and the sums over the rows of a patch."""
     plane, phase = len(ahead), u % q.size
@@ -354,11 +372,11 @@ def step(z, y, other, u, inside, q, x, edge, ring, ahead, down):
         slide(u, q, ring, ahead, down)
 
 
-@njit(**KERNEL)
+@njit(**INLINE)
 def three(ring, down, width):
     """down = the sum of three planes."""
     pitch, plane = len(down) // width, len(ring) // 3
-    across = plane // width
+    across = -(-width // LANES) * LANES
     for i in range(width):
         for j in range(0, across, LANES):
             e = i * across + j
