@@ -36,7 +36,8 @@ def main() -> None:
             denoiser(z, sigma)
             best = min(best, time.process_time() - began)
         each = best / options.images
-        print(f"{size:2} at {sigma:5}: {1e6 * each:6.0f} µs per image, {each * 50_000 / 2:5.1f} s for 50,000 on two cores")
+        whole = each * 50_000 / 2
+        print(f"{size:2} at {sigma:5}: {1e6 * each:6.0f} µs per image, {whole:5.1f} s for 50,000 on two cores")
 
 
 if __name__ == "__main__":

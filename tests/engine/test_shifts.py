@@ -66,8 +66,8 @@ def test_what_is_passed_over_is_within_the_bound(problem: Problem, tolerance: fl
 def test_widths_around_the_vectors(width: int, size: int) -> None:
     """Against torch in float64; 21 images, so that blocks are not full, and widths that end inside a vector."""
     random = torch.Generator().manual_seed(width)
-    pixels = 127.5 + 40 * torch.randn(21, 1, 1, 1, generator=random) + 30 * torch.randn(21, 3, 7, width, generator=random)
-    images = ImageSet(pixels.clip(0, 255).byte())
+    common, own = (torch.randn(21, *shape, generator=random) for shape in ((1, 1, 1), (3, 7, width)))
+    images = ImageSet((127.5 + 40 * common + 30 * own).clip(0, 255).byte())
     denoiser = presets.els(Source(images).without([3]), schedule=size)
     for sigma in (0.02, 0.3, 5.0):
         z = images.scaled([0, 5]) + sigma * torch.randn(2, 3, 7, width, generator=random)

@@ -101,7 +101,7 @@ def _fit(source: Source) -> tuple[Tensor, Tensor, Tensor]:
 def _fit_span(source: Source) -> tuple[Tensor, Tensor, Tensor]:
     """The same from the products of the images with each other, where they are fewer than dimensions.
 
-    With rows √ν(x − μ), their products have the eigenvalues of Σ, and eigenvectors v give those of Σ: Σ_n v_n √ν(x − μ).
+    With rows √ν(x − μ), their products have the eigenvalues of Σ; an eigenvector v gives one of Σ: Σ_n v_n √ν(x − μ).
     """
     gram, weights = _products(source)
     mixed = gram @ weights

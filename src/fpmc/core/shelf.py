@@ -61,9 +61,9 @@ def keep(key: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _make_room(size: int) -> None:
-    found = sorted(((entry.stat().st_mtime, entry) for entry in folder().glob("*.safetensors")), key=lambda each: each[0])
-    used = sum(entry.stat().st_size for _, entry in found)
-    for _, entry in found:
+    found = sorted(folder().glob("*.safetensors"), key=lambda entry: entry.stat().st_mtime)
+    used = sum(entry.stat().st_size for entry in found)
+    for entry in found:
         if used + size <= LIMIT:
             return
         used -= entry.stat().st_size

@@ -69,7 +69,9 @@ class Rows:
                 tops.scatter_reduce_(0, row, exact.abs() if absolute else exact, "amax")
         return tops
 
-    def above(self, limits: Tensor, *, absolute: bool = False, inclusive: bool = False) -> Iterator[tuple[slice, Tensor]]:
+    def above(
+        self, limits: Tensor, *, absolute: bool = False, inclusive: bool = False
+    ) -> Iterator[tuple[slice, Tensor]]:
         """Which entries of some rows are above (or at) the limit of their row: slices and bool (rows, d)."""
 
         def over(values: Tensor, limit: Tensor) -> Tensor:

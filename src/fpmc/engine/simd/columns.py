@@ -1,4 +1,4 @@
-"""What the ELS kernel adds to `vector`: vectors from any place of an array, 2^x, and whether any lane is below another."""
+"""What the ELS kernel adds to `vector`: vectors from any place of an array, 2^x, and whether any lane is below."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fpmc.engine.simd.vector import _FLAGS, _FLOATS, _INTEGERS, LANES, VECTOR, _constant
-
 
 
 def _address(context, builder, array_type, array, index):

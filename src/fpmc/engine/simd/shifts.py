@@ -6,8 +6,8 @@ down the rows (`Window`), then along the diagonal. Neighbouring columns of an im
 out of reach of z's pixel, mostly all of them are, and no exponential is taken.
 
 Distances are less log ν / scale, so that they alone order the images. `near` is the least distance a pixel has met so
-far, and weights are exp(−scale·(distance − near)). Beyond `limit` a patch is passed over: so many nats below everything
-that the pixel has summed up, not only below its best patch. Vectors of sums are emptied into float64 after a few images.
+far, and weights are exp(−scale·(distance − near)). Beyond `limit` a patch is passed over: so many nats below all that
+the pixel has summed up, not only below its best patch. Vectors of sums are emptied into float64 after a few images.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def room(q):
     pitch = across + (2 * k + LANES - 1) // LANES * LANES
     edge = np.zeros(across, np.float32)
     edge[q.width :] = FAR
-    plane = q.width * across + 3 * LANES                # pages apart, the planes would be in each other's way in the cache
+    plane = q.width * across + 3 * LANES                # pages apart, planes would compete for the same lines of cache
     return Room(
         np.zeros(q.channels * q.height * across + LANES, np.float32), edge, np.zeros(q.size * plane, np.float32),
         np.zeros(plane, np.float32), np.full(q.width * pitch, FAR, np.float32),
@@ -158,7 +158,7 @@ def squares_of_three(z, y, other, q, x, edge, ring, own, one, two, down):
 def slide(u, q, ring, ahead, down):
     """down = the sum of the last `size` planes of s, of which number u is the last; three additions whatever the size.
 
-    Sums go forward in `ahead` within stretches of `size` planes; at the end of each the ring becomes sums from the back.
+    Sums go forward in `ahead` within stretches of `size` planes; at the end of each the ring is summed from the back.
     """
     width, size, plane = q.width, q.size, len(ahead)
     across, pitch, phase = -(-width // LANES) * LANES, len(down) // width, u % size
@@ -323,7 +323,7 @@ def image(offset, query, patches, b, q, room, found, places):
     x, edge, ring, ahead, down = room.x, room.edge, room.ring, room.ahead, room.down
     line, stay, sums = room.line, room.stay, room.sums
     height, width, size, channels = q.height, q.width, q.size, q.channels
-    across, plane, k = len(edge), len(ahead), size // 2
+    across, k = len(edge), size // 2
     steep, lag, channel = np.float32(scale * LOG2E), np.float32(offset), height * across
     reach = max(0, height - 2 * k - 1)
     for dy in range(-reach, reach + 1):
