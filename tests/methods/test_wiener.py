@@ -140,6 +140,7 @@ def shelved(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     """Everything is kept, in a folder of its own."""
     monkeypatch.setenv("FPMC_HOME", str(tmp_path))
     monkeypatch.setattr(gaussian, "KEEP", 1)
+    monkeypatch.setattr(gaussian, "_known", {})         # what is at hand already
 
 
 def smooth(count: int, shape: tuple[int, int, int], seed: int = 0) -> ImageSet:
@@ -184,6 +185,8 @@ def test_equal_images_are_fitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     images = correlated(20, (3, 4, 5))
     first = fit_gaussian(Source(images))
     masks = lukoianov_masks(first, 0.3, 0.05)
+    assert fit_gaussian(Source(ImageSet(images.pixels.clone()))).eigenvectors is first.eigenvectors
+    monkeypatch.setattr(gaussian, "_known", {})
     monkeypatch.setattr(gaussian, "_fit", None)         # nothing is worked out again
     monkeypatch.setattr(wiener, "_masks", None)
     again = fit_gaussian(Source(ImageSet(images.pixels.clone())))
@@ -199,6 +202,7 @@ def test_equal_images_are_fitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_damaged_files_are_made_again(damage: str) -> None:
     images = correlated(20, (3, 4, 5))
     first = fit_gaussian(Source(images))
+    gaussian._known.clear()
     (path,) = shelf.folder().glob("*.safetensors")
     content = bytearray(path.read_bytes())
     content[-9] ^= 64

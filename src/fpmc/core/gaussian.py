@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from fpmc.errors import InputError
 CHUNK = 2048                                            # images per step of the covariance
 EXACT = 1024                                            # products of bytes whose sum float32 holds exactly
 KEEP = 2048                                             # dimensions from which a fit is kept on disk
+_known: WeakValueDictionary[str, Gaussian] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +66,13 @@ def fit_gaussian(source: Source) -> Gaussian:
 def _kept(source: Source) -> Gaussian:
     content = content_of(source)
     key, names = shelf.key_of("gaussian", 1, content), ("mean", "eigenvalues", "eigenvectors")
-    found = shelf.take(key)
+    known = _known.get(key)                             # equal images share what is large, each with its own source
+    found = {name: getattr(known, name) for name in names} if known is not None else shelf.take(key)
     if found is None or set(found) != set(names):
         found = dict(zip(names, _fit(source)))
         shelf.keep(key, found)
-    return Gaussian(*(found[name] for name in names), source, content)
+    _known[key] = fitted = Gaussian(*(found[name] for name in names), source, content)
+    return fitted
 
 
 def content_of(source: Source) -> str:
