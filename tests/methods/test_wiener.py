@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 import bruteforce
 from engine.problems import SIGMAS, close
 from fpmc import InputError, reference
-from fpmc.core import gaussian
+from fpmc.core import gaussian, shelf
 from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.sources import Source
 from fpmc.images import ImageSet
-from fpmc.methods.wiener import lukoianov_masks, varies, wiener_matrix
+from fpmc.methods import rows, wiener
+from fpmc.methods.wiener import estimate_sigma, lukoianov_masks, varies, wiener_matrix
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -132,3 +133,93 @@ def test_one_image_has_no_variance() -> None:
 def test_impossible_masks(tau: float, rule, message: str) -> None:
     with pytest.raises(InputError, match=message):
         lukoianov_masks(fit_gaussian(Source(correlated(3, (1, 3, 4)))), 0.3, tau, rule)
+
+
+@pytest.fixture
+def shelved(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    """Everything is kept, in a folder of its own."""
+    monkeypatch.setenv("FPMC_HOME", str(tmp_path))
+    monkeypatch.setattr(gaussian, "KEEP", 1)
+    monkeypatch.setattr(gaussian, "_known", {})         # what is at hand already
+
+
+def smooth(count: int, shape: tuple[int, int, int], seed: int = 0) -> ImageSet:
+    """Images whose neighbouring pixels are alike."""
+    random = torch.Generator().manual_seed(seed)
+    noise = torch.randn(count, shape[0], shape[1] + 4, shape[2] + 4, generator=random)
+    return ImageSet((127.5 + 200 * torch.nn.functional.avg_pool2d(noise, 5, 1)).clip(0, 255).byte())
+
+
+@pytest.mark.parametrize("rule", ["paper", "official"])
+@pytest.mark.parametrize(("count", "tau"), [(100, 0.05), (100, 0.0), (900, 0.05), (900, 0.3)])
+def test_masks_in_float32_equal_those_in_float64(count: int, tau: float, rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = fit_gaussian(Source(smooth(count, (3, 16, 16))))
+    for sigma in SIGMAS:
+        exact = lukoianov_masks(fitted, sigma, tau, rule)
+        with monkeypatch.context() as patch:
+            patch.setattr(rows, "SMALL", 0)
+            patch.setattr(rows, "BLOCK", 100)
+            assert torch.equal(lukoianov_masks(fitted, sigma, tau, rule), exact), sigma
+
+
+def test_float32_is_not_trusted_where_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = fit_gaussian(Source(smooth(100, (1, 12, 12))))
+    exact = lukoianov_masks(fitted, 0.3, 0.05)
+    monkeypatch.setattr(rows, "SMALL", 0)
+    monkeypatch.setattr(rows, "_rough", lambda basis, gains: 1.001 * ((basis * gains) @ basis.T).float())
+    assert rows.filter_rows(fitted, wiener.gains(fitted, 0.3)).rough is None
+    assert torch.equal(lukoianov_masks(fitted, 0.3, 0.05), exact)
+
+
+def test_few_images_span_few_directions() -> None:
+    images = correlated(20, (3, 4, 5))
+    fitted = fit_gaussian(Source(images))
+    assert fitted.eigenvectors.shape == (60, 19)
+    close(fitted.eigenvectors.T @ fitted.eigenvectors, torch.eye(19, dtype=torch.float64), 1e-10)
+    z = images.scaled(dtype=torch.float64) + 0.3 * torch.randn(20, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    assert ((estimate_sigma(fitted, z) / 0.3 - 1).abs() < 0.3).all()
+
+
+@pytest.mark.usefixtures("shelved")
+def test_equal_images_are_fitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = correlated(20, (3, 4, 5))
+    first = fit_gaussian(Source(images))
+    masks = lukoianov_masks(first, 0.3, 0.05)
+    assert fit_gaussian(Source(ImageSet(images.pixels.clone()))).eigenvectors is first.eigenvectors
+    monkeypatch.setattr(gaussian, "_known", {})
+    monkeypatch.setattr(gaussian, "_fit", None)         # nothing is worked out again
+    monkeypatch.setattr(wiener, "_masks", None)
+    again = fit_gaussian(Source(ImageSet(images.pixels.clone())))
+    assert torch.equal(again.eigenvectors, first.eigenvectors)
+    assert torch.equal(lukoianov_masks(again, 0.3, 0.05), masks)
+    for other in (Source(images).without([3]), Source(correlated(20, (3, 4, 5), seed=1))):
+        with pytest.raises(TypeError):
+            fit_gaussian(other)
+
+
+@pytest.mark.usefixtures("shelved")
+@pytest.mark.parametrize("damage", ["flipped", "short", "empty", "text"])
+def test_damaged_files_are_made_again(damage: str) -> None:
+    images = correlated(20, (3, 4, 5))
+    first = fit_gaussian(Source(images))
+    gaussian._known.clear()
+    (path,) = shelf.folder().glob("*.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 64
+    path.write_bytes({"flipped": bytes(content), "short": content[:-100], "empty": b"", "text": b"x" * 99}[damage])
+    assert torch.equal(fit_gaussian(Source(images)).eigenvectors, first.eigenvectors)
+    assert path.stat().st_size == len(content)
+
+
+@pytest.mark.usefixtures("shelved")
+def test_the_shelf_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "LIMIT", 3000)
+    for number in range(6):
+        shelf.keep(f"k{number}", {"a": torch.full((100,), float(number))})
+        assert sum(path.stat().st_size for path in shelf.folder().iterdir()) <= 3600
+    assert shelf.take("k0") is None
+    found = shelf.take("k5")
+    assert found is not None
+    assert found["a"][0] == 5
+    shelf.keep("large", {"a": torch.zeros(10_000)})
+    assert shelf.take("large") is None

@@ -20,13 +20,13 @@ from fpmc.core.sources import Source, Translations, as_source
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 from fpmc.methods.schedules import Schedule, resolve
-from fpmc.methods.wiener import check_masking, lukoianov_masks, varies, wiener_matrix
+from fpmc.methods.wiener import check_masking, gains, lukoianov_masks, varies
 from fpmc.networks import load_maps
 from fpmc.networks.shipped import MAPS, data_of
 
 Images = ImageSet | Source
 Maps = Tensor | Mapping[float, Tensor]
-LEVELS = 64                                             # noise levels whose masks are kept
+LEVELS, MASKS = 64, 1 << 30                             # noise levels and bytes of masks that are kept at hand
 
 
 def of_source(method: Callable[..., FPMC]) -> Callable[..., FPMC]:
@@ -134,7 +134,7 @@ def lukoianov(
     gaussian = fit_gaussian(source)
     respond = one_hot(*source.shape)
 
-    @lru_cache(maxsize=LEVELS)
+    @lru_cache(maxsize=max(1, min(LEVELS, MASKS // math.prod(source.shape) ** 2)))
     def make(sigma: float) -> Collection:
         masks = lukoianov_masks(gaussian, sigma, taus[nearest(taus, sigma)], rule)
         return Collection(Precisions(masks), respond, source)
@@ -177,8 +177,10 @@ def _check_maps(maps: Maps, shape: tuple[int, int, int]) -> None:
 def wiener_maps(gaussian: Gaussian, sigma: float) -> Tensor:
     """The sensitivity maps of the Wiener filter (App. A.1.2 with D linear): Σ_c abs W[(c,y,x), (c,·)], (H, W, H, W)."""
     channels, height, width = gaussian.shape
-    filter_ = wiener_matrix(gaussian, sigma).view(channels, height, width, channels, height, width)
-    maps = filter_.diagonal(dim1=0, dim2=3).abs().sum(-1)
+    gain, maps = gains(gaussian, sigma), torch.zeros(height * width, height * width, dtype=torch.float64)
+    for basis in gaussian.eigenvectors.view(channels, height * width, -1):     # never the whole of W
+        maps += ((basis * gain) @ basis.T).abs_()
+    maps = maps.view(height, width, height, width)
     dead = ~varies(gaussian).any(0)                     # a pixel that never varies sees only itself
     own = torch.eye(height * width, dtype=maps.dtype).view(height, width, height, width)
     return torch.where(dead[..., None, None], own, maps)

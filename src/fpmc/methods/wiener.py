@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fpmc.core import shelf
 from fpmc.core.gaussian import Gaussian
 from fpmc.errors import InputError
+from fpmc.methods.rows import filter_rows
+
+Rule = Literal["paper", "official"]
 
 
 def gains(gaussian: Gaussian, sigma: float) -> Tensor:
-    """λ / (λ + σ²), (d,)."""
+    """λ / (λ + σ²), (k,)."""
     return gaussian.eigenvalues / (gaussian.eigenvalues + sigma**2)
 
 
@@ -26,11 +31,15 @@ def estimate_sigma(gaussian: Gaussian, z: Tensor) -> Tensor:
 
     The many directions in which images hardly vary show the noise alone.
     """
-    energy = ((z.double() - gaussian.mean).flatten(1) @ gaussian.eigenvectors).square()[:, None]       # (B, 1, d)
+    centred = (z.double() - gaussian.mean).flatten(1)
+    energy = (centred @ gaussian.eigenvectors).square()[:, None]               # (B, 1, k)
+    others = centred.shape[1] - energy.shape[2]         # directions in which images do not vary at all
+    rest = (centred.square().sum(1) - energy[:, 0].sum(1)).clamp(min=0)[:, None] if others else 0.0
 
     def cost(log_sigma: Tensor) -> Tensor:              # (B, n) -> minus twice the log-likelihood (B, n)
-        variance = gaussian.eigenvalues + (2 * log_sigma).exp()[..., None]
-        return (variance.log() + energy / variance).sum(-1)
+        noise = (2 * log_sigma).exp()
+        variance = gaussian.eigenvalues + noise[..., None]
+        return (variance.log() + energy / variance).sum(-1) + others * 2 * log_sigma + rest / noise
 
     middle, width = torch.zeros(len(z), 1, dtype=torch.float64), 7.0           # ln σ from −7 to 7
     while width > 1e-5:
@@ -44,31 +53,48 @@ def varies(gaussian: Gaussian) -> Tensor:
 
     Asked of Σ and not of W: at small σ, W magnifies the rounding of a dead pixel's variance beyond any threshold.
     """
-    variance = gaussian.eigenvectors.square() @ gaussian.eigenvalues
+    variance = torch.cat([rows.square() @ gaussian.eigenvalues for rows in gaussian.eigenvectors.split(1024)])
     return (variance > 1e-10 * variance.max()).view(gaussian.shape)
 
 
-def lukoianov_masks(
-    gaussian: Gaussian, sigma: float, tau: float, rule: Literal["paper", "official"] = "paper"
-) -> Tensor:
+def lukoianov_masks(gaussian: Gaussian, sigma: float, tau: float, rule: Rule = "paper") -> Tensor:
     """The binary rows 1(Ŵ_t(ℓ) > τ) (App. A.3), bool (d, C, H, W).
 
     `paper`: each row divided by its maximum, kept where above τ. `official`: absolute values, each row divided by its
     diagonal, then all by their maximum; columns, kept where at least τ. A dimension is always in its own mask, and
-    one without variance (a dead border pixel) is alone in it and in nobody else's.
+    one without variance (a dead border pixel) is alone in it and in nobody else's. Masks of a Gaussian that is kept on
+    disk are kept there too, packed into bits.
     """
     check_masking(tau, rule)
-    filter_ = wiener_matrix(gaussian, sigma)
-    alive = varies(gaussian).flatten()
-    if rule == "paper":
-        top = filter_.amax(1, keepdim=True)
-        masks = filter_ > tau * top
+    d = gaussian.mean.numel()
+    key = shelf.key_of("masks", 1, gaussian.content, sigma, tau, rule)
+    found = shelf.take(key) if gaussian.content else None
+    if found is not None and found.keys() == {"bits"} and found["bits"].numel() == -(-d * d // 8):
+        masks = torch.from_numpy(np.unpackbits(found["bits"].numpy(), count=d * d).view(bool)).view(d, d)
     else:
-        ratio = filter_.abs() / filter_.diagonal().where(alive, torch.inf)[:, None]
-        masks = (ratio >= tau * ratio.max()).T
-    masks = masks & alive & alive[:, None]
-    masks.fill_diagonal_(True)
+        masks = _masks(gaussian, sigma, tau, rule)
+        if gaussian.content:
+            shelf.keep(key, {"bits": torch.from_numpy(np.packbits(masks.numpy().ravel()))})
     return masks.view(-1, *gaussian.shape)
+
+
+def _masks(gaussian: Gaussian, sigma: float, tau: float, rule: Rule) -> Tensor:
+    alive = varies(gaussian).flatten()
+    rows = filter_rows(gaussian, gains(gaussian, sigma))
+    masks = torch.zeros(len(alive), len(alive), dtype=torch.bool)
+    if rule == "paper":
+        top = rows.largest()
+        for at, keep in rows.above(tau * top):
+            masks[at] = keep
+    else:
+        diagonal = rows.diagonal.where(alive, torch.inf)
+        ratio = (rows.largest(absolute=True) / diagonal).max()
+        for at, keep in rows.above(tau * ratio * rows.diagonal, absolute=True, inclusive=True):
+            masks[:, at] = keep.T
+    masks &= alive
+    masks &= alive[:, None]
+    masks.fill_diagonal_(True)
+    return masks
 
 
 def check_masking(tau: float, rule: str) -> None:

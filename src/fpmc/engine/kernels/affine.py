@@ -31,14 +31,14 @@ class Affine(Offer):
         if not isinstance(group.source, Gaussian) or not group.q.diagonal:
             return
         dimension = group.shape[0] * group.shape[1] * group.shape[2]
-        whole = isinstance(group.q, Full)
+        whole, known = isinstance(group.q, Full), group.source.eigenvectors.shape[1]
         yield cls(
             respond=respond_of(group, Mean()),
             sigma=call.sigma / group.q.value**0.5 if isinstance(group.q, Full) else call.sigma,
             estimators=len(group),
             images=0,
-            counts={"product64": 2.0 * dimension**2} if whole else {"solve64": float(len(group)) * dimension**2},
-            memory=8 * dimension**2,
+            counts={"product64": 2.0 * dimension * known} if whole else {"solve64": float(len(group)) * dimension**2},
+            memory=8 * dimension * (known if whole else dimension),
             why="a Gaussian source makes every estimator affine in z",
             threads=settings.threads or torch.get_num_threads(),
         )

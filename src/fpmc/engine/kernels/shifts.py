@@ -1,22 +1,24 @@
-"""ELS, fused: every displacement of a block of images at once (App. A.2.2)."""
+"""ELS, fused: every displacement of an image at once (App. A.2.2)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fpmc.core.sources import Translations
-from fpmc.engine.kernels.fused import Fused, FusedRun
-from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of
+from fpmc.core.sources import Translations, scale
+from fpmc.engine.kernels.fused import UNIT, Fused, FusedRun, Lanes, share
+from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of, weight_of
 from fpmc.engine.kernels.translated import inside
-from fpmc.engine.reduce import Reduction
+from fpmc.engine.reduce import Part, Reduction
 from fpmc.engine.settings import Call, Settings
+from fpmc.engine.state import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,6 @@ class FusedShifts(Fused):
     """A fixed displacement turns patch distances into box sums."""
 
     kernel = "shifts"
-    supplies = frozenset({"answers"})
 
     @classmethod
     def offers(cls, groups: Members, call: Call, settings: Settings, reduction: Reduction) -> Iterator[Offer]:
@@ -33,13 +34,16 @@ class FusedShifts(Fused):
             return
         threads = settings.threads or torch.get_num_threads()
         inner, _ = inside(group.source)
-        images = len(group.source.base)
+        channels, height, width = group.shape
+        reach = max(0, height - group.source.size // 2 * 2 - 1)
+        rows = sum(height - abs(dy) for dy in range(-reach, reach + 1))        # of z with rows of an image
+        images, passes = len(group.source.base), 1 if reduction.wants == "answers" else 2
         yield cls(
-            respond="owned", sigma=call.sigma, estimators=len(group), images=images,
-            counts={"shifts.element": images * float(inner) ** 2 * (group.shape[0] + 4)},
+            respond=respond_of(group, reduction), sigma=call.sigma, estimators=len(group), images=images,
+            counts={"shifts.element": passes * images * rows * float(width) ** 2 * (channels + 4)},
             memory=cls.room(groups, call.batch, threads, math.prod(group.shape)), threads=threads,
             why="a fixed displacement turns patch distances into box sums",
-            cut=cut_of(group.source.base, 1, settings, copies=inner),
+            cut=cut_of(group.source.base, passes, settings, copies=inner),
         )
 
     def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:
@@ -49,11 +53,76 @@ class FusedShifts(Fused):
 class _Shifts(FusedRun):
     def query(self) -> NamedTuple:
         from fpmc.engine.simd import shifts
+        from fpmc.engine.simd.vector import LANES
 
-        self.posterior = shifts.shifts_posterior
         source = self.groups[0].source
         assert isinstance(source, Translations)
+        steep = 0.5 / (self.offer.sigma * UNIT) ** 2
+        z = np.pad(self.asked.z, ((0, 0), (0, LANES)))  # vectors may reach beyond its end
+        self.noisy = shifts.Query(z, steep, min(self.offer.cut / steep, float(shifts.BEYOND)))
         return shifts.Shifts(*source.shape, source.size)
+
+    def first(self, begin: int, end: int) -> State:
+        from fpmc.engine.simd import shifts
+
+        batch, pixels, dimension = len(self.z), self.z[0, 0].numel(), self.z[0].numel()
+
+        def empty() -> Any:
+            beyond = (np.full((batch, pixels), shifts.BEYOND, np.float32) for _ in range(3))
+            return shifts.Patches(*beyond, np.zeros((batch, pixels)), np.zeros((batch, dimension)))
+
+        sums = [empty() for _ in range(self.offer.threads)]
+        for part in self._stretches(begin, end):
+            def work(own: Any, first: int, last: int, stretch: Any = part.stretch) -> None:
+                shifts.shifts_posterior(stretch.blocks, stretch.log_weights, first, last, self.noisy, own, self.q)
+
+            share(work, sums, len(part.stretch.blocks))
+        return reduce(State.merge, map(self._sums, sums))
+
+    def _sums(self, patches: Any) -> State:
+        near, mass, moment = (torch.from_numpy(each).double() for each in (patches.near, patches.mass, patches.moment))
+        owner = torch.arange(near.shape[1]).repeat_interleave(self.z.shape[1])
+        return State(torch.where(mass > 0, -self.noisy.scale * near, -torch.inf), mass, moment / UNIT, owner)
+
+    def second(self, begin: int, end: int, state: State) -> Tensor:
+        from fpmc.engine.simd import shifts
+
+        shares, batch, pixels = self.reduction.wants == "shares", len(self.z), self.z[0, 0].numel()
+        near, mass = (-state.top / self.noisy.scale).float().numpy(), state.mass.numpy()
+        limit = np.minimum(near + self.noisy.margin - np.log(mass) / self.noisy.scale, shifts.BEYOND)
+        never = np.full_like(near, -shifts.BEYOND)      # nothing is nearer than what the first pass has found
+        unused = np.zeros((batch, self.z[0].numel()))
+        patches = shifts.Patches(near, never, limit.astype(np.float32), mass, unused)
+        counted = self._counted() if shares else np.zeros(pixels, np.float32)
+        result = self.z.new_zeros((batch, self.count) if shares else ())
+        for part in self._stretches(begin, end):
+            stretch, count = part.stretch, len(part.stretch.log_weights)
+            found = np.zeros((batch, count), np.float32)
+            weights = np.zeros((batch, 0 if shares else count, pixels * (1 + self.z.shape[1])), np.float32)
+
+            def work(own: None, first: int, last: int, s: Any = stretch, to: tuple = (found, weights)) -> None:
+                images = s.blocks, s.log_weights, first, last
+                shifts.shifts_weights(*images, self.noisy, patches, self.q, 1 / mass, counted, *to)
+
+            share(work, [None] * self.offer.threads, len(stretch.blocks))
+            here = slice(part.begin, part.end)
+            if shares:
+                result[:, part.first + part.begin : part.first + part.end] = torch.from_numpy(found[:, here])
+            else:
+                result = result + self.reduction.sums(self._moved(torch.from_numpy(weights[:, here]), part))
+        return result
+
+    def _moved(self, weights: Tensor, part: Lanes) -> Part:
+        """Posteriors and their products with moved images, (B, n, pixels·(1 + C)), as the reduction takes them."""
+        channels, height, width = self.groups[0].shape
+        both = weights.view(*weights.shape[:2], height, width, 1 + channels).movedim(4, 2)
+        counted = weight_of(self.groups[0], self.total)
+        index = torch.arange(part.first + part.begin, part.first + part.end)
+        x = scale(self.source.read(index), self.z.dtype)
+        return Part(int(index[0]), x, both[:, :, :1] * counted, both[:, :, 1:] / UNIT * counted)
+
+    def width(self) -> int:
+        return self.z[0, 0].numel()
 
     def _slots(self) -> tuple[np.ndarray, np.ndarray]:
         """Pixel by pixel, all channels of each."""
