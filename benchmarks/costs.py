@@ -73,8 +73,9 @@ def problems(images: ImageSet) -> Iterator[tuple[str, Collection, float]]:
             yield kernel, Collection(soft, Responses(soft.values.sqrt()), images), sigma
         yield "direct", Collection(Squares(5, *shape[1:]), own, images), sigma
         yield "direct", Collection(soft, own, images), sigma
-    for size in (3, 9, 15):
-        yield "shifts", presets.els(few, schedule=size).at(1.0), 1.0
+    for size, sigma in ((3, 0.2), (9, 1.09), (15, 2.0), (19, 3.26)):
+        for kernel in ("shifts", "block shifts"):
+            yield kernel, presets.els(few, schedule=size).at(sigma), sigma
     yield "affine", presets.wiener(images).at(1.0), 1.0
 
 
@@ -85,7 +86,7 @@ def rows(images: ImageSet, batch: int) -> Iterator[tuple[str, dict[str, float], 
     yield "product", {"product": 1024.0**3}, timed(lambda: a @ a)
     for kernel, collection, sigma in problems(images):
         z = images.scaled(slice(batch)) + sigma * torch.randn(batch, *images.shape, generator=random)
-        backend = "torch" if kernel in ("direct", "expanded", "matrix", "affine") else "auto"
+        backend = "torch" if kernel in ("direct", "expanded", "matrix", "affine") else "numba"
         settings = FPMC(collection).using(kernels=(kernel,), backend=backend, threads=1).settings
         plan = make_plan(collection.groups, Call.of(z, sigma), settings)
         seconds = timed(lambda c=collection, z=z, s=sigma, o=settings: c.denoise(z, s, o)) / batch

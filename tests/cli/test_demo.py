@@ -12,6 +12,7 @@ from fpmc import networks
 from fpmc.data import load_images
 from fpmc.images import ImageSet
 from fpmc.metrics import load_samples
+from fpmc.networks import shipped
 from fpmc.study import policy
 
 QUICK = ("--seeds", "0-2", "--steps", 6)
@@ -61,13 +62,17 @@ def test_networks_are_rows_and_the_last_one_judges(fpmc, data, tmp_path, monkeyp
 def test_networks_shipped_for_the_data_are_rows_by_default(fpmc, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(networks, "load_network", Network)
-    monkeypatch.setattr(policy, "SHIPPED", ("cifar10-ddpmpp", "data-ddpmpp"))
-    monkeypatch.setattr(policy, "load_images", lambda name, split="train": load_images(data))
+    for room in (policy, shipped):
+        monkeypatch.setattr(room, "SHIPPED", ("cifar10-ddpmpp", "data-ddpmpp"))
+    monkeypatch.setattr("fpmc.data.load_images", lambda name, split="train": load_images(data))
     args = ("demo", "--data", data.name, "--denoiser", "optimal", *QUICK)
     assert fpmc(*args, "--outdir", "demo").code == 0
     assert set(json.loads((tmp_path / "demo" / "metrics.json").read_text())) == {"Optimal", "data-ddpmpp"}
-    other = ImageSet(255 - load_images(data).pixels, name="data")              # the same name, other pixels
-    monkeypatch.setattr(policy, "load_images", lambda name, split="train": other)
+    given = load_images(data)
+    other = ImageSet(255 - given.pixels, name="data")   # the same name, other pixels
+    assert shipped.data_of(given) == "data"
+    assert shipped.data_of(other) is None
+    monkeypatch.setattr(policy, "data_of", lambda _: None)
     assert fpmc(*args, "--outdir", "other").code == 0
     assert set(json.loads((tmp_path / "other" / "metrics.json").read_text())) == {"Optimal"}
 

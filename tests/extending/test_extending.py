@@ -22,6 +22,7 @@ from fpmc.core.response import Responses, pixel
 from fpmc.engine import Call, Settings
 from fpmc.engine.kernels.offer import Offer
 
+Offer.known.pop("torch slow")                           # only where it is asked for
 CHANNELS, HEIGHT, WIDTH = 2, 5, 6
 RANDOM = torch.Generator().manual_seed(0)
 IMAGES = ImageSet(torch.randint(256, (30, CHANNELS, HEIGHT, WIDTH), generator=RANDOM).byte())
@@ -84,6 +85,12 @@ def test_a_new_structure_is_attributed_and_images_are_left_out(name: str) -> Non
     close(left(z, 0.5), truth(left.at(0.5), z, 0.5), 1e-4)
 
 
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(Offer.known, "torch slow", Slow)
+
+
+@pytest.mark.usefixtures("slow")
 def test_a_new_kernel_makes_its_offer() -> None:
     assert Offer.known["torch slow"] is Slow
     collection, z = COLLECTIONS["discs"], noisy(0.5)
@@ -95,6 +102,7 @@ def test_a_new_kernel_makes_its_offer() -> None:
     close(collection.denoise(z, 0.5, only), truth(collection, z, 0.5), 1e-6)
 
 
+@pytest.mark.usefixtures("slow")
 def test_a_new_kernel_is_cut_and_merged() -> None:
     collection, z, only = COLLECTIONS["mixture"], noisy(0.5), Settings(kernels=("slow",))
     close(collection.denoise(z, 0.5, only, Cut(Random(1))), collection.denoise(z, 0.5, only), 2e-6)

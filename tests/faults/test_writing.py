@@ -292,11 +292,12 @@ def job(path: Path, steps: int = 30) -> None:
 
 
 def test_kills_at_random_moments_change_nothing(tmp_path):
+    began = time.perf_counter()
     job(tmp_path / "whole")
-    rng, kills = random.Random(0), 0
+    usual, rng, kills = time.perf_counter() - began, random.Random(0), 0
     while True:
         child = forked(lambda: job(tmp_path / "killed"))
-        time.sleep(rng.uniform(0.01, 0.25))
+        time.sleep(usual * rng.uniform(0.02, 0.25) * (1 + kills / 10))         # longer and longer, so that it ends
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             assert status == 0

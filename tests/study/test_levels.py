@@ -11,6 +11,7 @@ import fpmc
 from fpmc import presets
 from fpmc.core.fpmc import FPMC
 from fpmc.errors import InputError
+from fpmc.files import write_checked
 from fpmc.images import ImageSet
 from fpmc.study import levels
 from fpmc.study.policy import Policy
@@ -60,6 +61,6 @@ def test_a_fit_resumes_and_refuses_what_is_damaged(tmp_path: Path):
     again = list(levels.fit_levels(base, "clean", images, [1.0, 0.3], **options))
     assert torch.equal(again[0].weights, first.weights)
     assert levels.level_file(tmp_path, 1.0, "pt").stat().st_mtime_ns == made
-    levels.level_file(tmp_path, 0.3, "pt").write_bytes(levels.level_file(tmp_path, 1.0, "pt").read_bytes())
+    write_checked(levels.level_file(tmp_path, 0.3, "pt"), levels.level_file(tmp_path, 1.0, "pt").read_bytes())
     with pytest.raises(InputError, match=r"level-0\.3\.pt: it is another noise level's; delete it"):
         list(levels.fit_levels(base, "clean", images, [0.3], **options))

@@ -56,7 +56,7 @@ def test_an_interruption_loses_one_noise_level_at_most(run):
 
 def test_a_kill_between_the_two_files_is_harmless(run):
     sample_into(run, Shrink(), seeds=range(4), steps=4)
-    np.save(run.path / "seeds.npy", [0, 1])
+    run.write_checked("seeds.npy", lambda part: np.save(part.open("wb"), np.array([0, 1])))
     assert torch.equal(
         sample_into(run, Shrink(), seeds=range(4), steps=4).images, sample(Shrink(), seeds=range(4), steps=4).images
     )

@@ -18,6 +18,7 @@ from fpmc.core.response import of as response_of
 from fpmc.core.sources import Measure, Source, as_source
 from fpmc.engine import Alone, Call, Mean, Plan, Reduction, Settings
 from fpmc.engine import settings as machine
+from fpmc.engine.kernels.offer import Offer
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 
@@ -73,7 +74,7 @@ class Collection:
     def plan(self, call: Call, settings: Settings | None = None, reduction: Reduction | None = None) -> Plan:
         """How this collection is evaluated; the same call has the same plan."""
         settings, reduction = settings or Settings(), reduction or Mean()
-        key = call, settings, reduction.wants, torch.get_num_threads(), machine.has_numba()
+        key = call, settings, reduction.wants, torch.get_num_threads(), machine.has_numba(), len(Offer.known)
         if key not in self._plans:
             if len(self._plans) >= PLANS:
                 self._plans.pop(next(iter(self._plans)))

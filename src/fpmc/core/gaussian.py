@@ -58,9 +58,10 @@ def fit_gaussian(source: Source) -> Gaussian:
     Sums are taken of bytes less 128, whose products are whole numbers, so no digit is lost before the centring. Asked
     again for the same source, it gives the same object; for equal images in large dimensions, what was kept on disk.
     """
-    if "gaussian" not in source.__dict__:
-        source.__dict__["gaussian"] = _kept(source) if _dimension(source) >= KEEP else Gaussian(*_fit(source), source)
-    return source.__dict__["gaussian"]
+    if (known := getattr(source, "gaussian", None)) is None:
+        known = _kept(source) if _dimension(source) >= KEEP else Gaussian(*_fit(source), fitted=source)
+        source.gaussian = known  # pyright: ignore[reportAttributeAccessIssue]
+    return known
 
 
 def _kept(source: Source) -> Gaussian:
@@ -71,7 +72,8 @@ def _kept(source: Source) -> Gaussian:
     if found is None or set(found) != set(names):
         found = dict(zip(names, _fit(source)))
         shelf.keep(key, found)
-    _known[key] = fitted = Gaussian(*(found[name] for name in names), source, content)
+    tensors = {name: found[name] for name in names}
+    _known[key] = fitted = Gaussian(**tensors, fitted=source, content=content)
     return fitted
 
 

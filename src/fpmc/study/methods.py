@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fpmc.errors import InputError
 from fpmc.networks.shipped import SHIPPED, weights_of
+from fpmc.readers.text import read_json
 
 if TYPE_CHECKING:
     from fpmc.core.sources import Source
@@ -219,8 +220,8 @@ def _saved(path: str, images: ImageSet) -> Denoiser:
 def _recipe(path: str) -> dict[str, Any] | None:
     """What the sources of a saved FPMC say of the images they are made of."""
     try:
-        found: Any = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))["sources"]
-    except (OSError, ValueError, KeyError, TypeError):
+        found: Any = read_json(Path(path) / "config.json", kind=dict)["structures"]
+    except (InputError, KeyError):
         return None
     waiting = [found]
     while waiting:

@@ -26,8 +26,11 @@ COPY = 1 / 127.5                                        # rms distance of one gr
 
 def resumed(path: Path, *names: str) -> dict[str, Tensor]:
     """What an interrupted task had kept, with tensors of these names at least."""
-    verify(path)
-    found = read_safetensors(path).tensors
+    try:
+        verify(path)
+        found = read_safetensors(path).tensors
+    except InputError as error:
+        raise InputError(f"cannot resume from {str(path)!r} ({error}); delete it") from error
     if missing := [name for name in names if name not in found]:
         raise InputError(f"cannot resume from {str(path)!r}, which holds no {missing[0]!r}; delete it")
     return found

@@ -68,8 +68,8 @@ class _Shifts(FusedRun):
         batch, pixels, dimension = len(self.z), self.z[0, 0].numel(), self.z[0].numel()
 
         def empty() -> Any:
-            beyond = (np.full((batch, pixels), shifts.BEYOND, np.float32) for _ in range(3))
-            return shifts.Patches(*beyond, np.zeros((batch, pixels)), np.zeros((batch, dimension)))
+            near, mark, limit = (np.full((batch, pixels), shifts.BEYOND, np.float32) for _ in range(3))
+            return shifts.Patches(near, mark, limit, np.zeros((batch, pixels)), np.zeros((batch, dimension)))
 
         sums = [empty() for _ in range(self.offer.threads)]
         for part in self._stretches(begin, end):
