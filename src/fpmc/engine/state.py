@@ -42,13 +42,17 @@ class State:
         ours, theirs = (_fade(each.top, top) for each in (self, other))
         mass, moment = self.mass * ours + other.mass * theirs, None
         if self.moment is not None and other.moment is not None:
-            moment = self.moment * ours[:, self.owner] + other.moment * theirs[:, self.owner]
+            moment = self.moment * self._by_slot(ours) + other.moment * self._by_slot(theirs)
         return State(top, mass, moment, self.owner)
 
     def finish(self) -> Tensor:
         """The posterior mean in every slot, (B, S)."""
         assert self.moment is not None
-        return self.moment / self.mass[:, self.owner]
+        return self.moment / self._by_slot(self.mass)
+
+    def _by_slot(self, values: Tensor) -> Tensor:
+        """What belongs to an estimator (B, L), for each of its slots."""
+        return values if values.shape[1] == 1 else values[:, self.owner]
 
     @property
     def log_mass(self) -> Tensor:
