@@ -135,7 +135,7 @@ def new_card(
         "sittings": sittings,
         "validation": _plain(errors),
         **analytic(old, images, settings, options.held_out),
-        "curve": curve(old, run, images, settings, before, seen),
+        "curve": curve(old, run, images, settings, before, seen, net),
     }
 
 
@@ -149,9 +149,9 @@ def analytic(old: dict[str, Any], images: ImageSet, settings: dict[str, Any], co
 
 
 def curve(
-    old: dict[str, Any], run: Path, images: ImageSet, settings: dict[str, Any], before: int, seen: int
+    old: dict[str, Any], run: Path, images: ImageSet, settings: dict[str, Any], before: int, seen: int, net: Any
 ) -> dict[str, Any]:
-    """Errors by images seen, on the images that `fpmc train` validates on: what the card has, then this run's."""
+    """Errors by images seen, on the images that `fpmc train` validates on: the card's, this run's, the weights' own."""
     known = old.get("curve")
     if known is None:
         linear = validate(wiener(images), held_out_of(settings, settings["validation"]))
@@ -162,6 +162,9 @@ def curve(
         at = event.get("seen", before + event["images"])
         if before < at <= seen and event.get("held_out", known["held_out"]) == known["held_out"]:
             points.append({"images_seen": at, "validation": event["validation"]})
+    if not points or points[-1]["images_seen"] < seen:  # the checkpoint is younger than the last look at it
+        last = validate(net, held_out_of(settings, known["held_out"]))
+        points.append({"images_seen": seen, "validation": _plain(last)})
     return {**known, "points": points}
 
 
