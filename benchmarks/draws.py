@@ -4,7 +4,7 @@
 
 For each number of draws the relative standard error of the maps, the pixels of a mask on average, and the mean squared
 error to DDPM++ on noisy test images, ± standard error; beside it masks from the Wiener filter's sensitivities, which
-have no noise, and PSPC-Square. With a folder, draws are kept there and gone on with.
+have no noise, and PSPC-Square. With a folder, draws are kept there and resumed from.
 """
 
 from __future__ import annotations
