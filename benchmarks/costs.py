@@ -121,7 +121,7 @@ def main() -> None:
     print(json.dumps(nanoseconds, indent=1))
     if options.write:
         rounded = {kind: float(f"{value:.3g}") for kind, value in nanoseconds.items()}
-        COSTS.write_text(json.dumps({"nanoseconds": rounded}, indent=1) + "\n")
+        COSTS.write_text(json.dumps({"note": "by benchmarks/costs.py", "nanoseconds": rounded}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

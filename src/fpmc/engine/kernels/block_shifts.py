@@ -32,7 +32,7 @@ class BlockShifts(Fused):
         if not isinstance(group.source, Translations):
             return
         threads = settings.threads or torch.get_num_threads()
-        inner, _ = inside(group.source)
+        inner = inside(group.source)
         images = len(group.source.base)
         yield cls(
             respond="owned", sigma=call.sigma, estimators=len(group), images=images,

@@ -17,7 +17,7 @@ from fpmc.core.response import Partition, SameAsQ
 from fpmc.core.sources import Discrete
 from fpmc.engine.kernels.fused import Fused, FusedRun
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of
-from fpmc.engine.reduce import Mean, Reduction
+from fpmc.engine.reduce import Reduction
 from fpmc.engine.settings import Call, Settings
 
 
@@ -77,7 +77,7 @@ class _Boxes(FusedRun):
 
         assert isinstance(self.offer, BoxSums)
         self.posterior, self.respond = kernels.boxes_posterior, kernels.boxes_respond
-        self._weighs = self.offer.weighs and not (isinstance(self.reduction, Mean) and self.reduction.apart)
+        self._weighs = self.offer.weighs and not self.reduction.apart
         scales, around, start = [], [], 0
         for q in (group.q for group in self.groups):
             assert isinstance(q, Squares)

@@ -17,7 +17,7 @@ from torch import Tensor
 from fpmc.core.response import Partition
 from fpmc.core.sources import Discrete, scale
 from fpmc.engine.kernels.offer import Members, Offer, Run, weight_of, weighted
-from fpmc.engine.reduce import Mean, Part, Reduction
+from fpmc.engine.reduce import Part, Reduction
 from fpmc.engine.state import State
 from fpmc.images import ImageSet
 
@@ -77,7 +77,6 @@ class FusedRun(Run):
         self.asked = lanes.Asked(scaled, np.float32(0.5 / (offer.sigma * UNIT) ** 2), np.float32(offer.cut))
         self.q = self.query()
         self.ends, self.slots = self._slots()
-        self.kept: list[Lanes] | None = None            # of the stretch that was asked for last
         self.alive: dict[int, np.ndarray] = {}          # by where a stretch begins
 
     def query(self) -> NamedTuple:
@@ -120,7 +119,7 @@ class FusedRun(Run):
 
         top, mass = state.top.float().numpy(), (1 / state.mass).float().numpy()
         wants, batch, r = self.reduction.wants, len(self.z), self.response()
-        apart = isinstance(self.reduction, Mean) and self.reduction.apart
+        apart = self.reduction.apart
         none = np.zeros((0, 0, 0), np.float32)
         answers = [
             np.zeros((len(self.groups) if apart else 1, batch, self.z[0].numel()), np.float32)

@@ -152,6 +152,6 @@ def cut_of(source: Discrete, passes: int, settings: Settings, copies: int = 1) -
 
 def weighted(groups: Sequence[Group], answers: Sequence[Tensor], reduction: Reduction) -> list[Tensor]:
     """Σ_ℓ r_ℓ μ̂_ℓ times the groups' weights, unless they are wanted apart."""
-    if getattr(reduction, "apart", False):
+    if reduction.apart:
         return list(answers)
     return [a if g.weight is None else g.weight.to(a) * a for g, a in zip(groups, answers)]

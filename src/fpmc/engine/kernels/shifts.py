@@ -33,7 +33,7 @@ class FusedShifts(Fused):
         if not isinstance(group.source, Translations):
             return
         threads = settings.threads or torch.get_num_threads()
-        inner, _ = inside(group.source)
+        inner = inside(group.source)
         channels, height, width = group.shape
         reach = max(0, height - group.source.size // 2 * 2 - 1)
         rows = sum(height - abs(dy) for dy in range(-reach, reach + 1))        # of z with rows of an image

@@ -39,7 +39,7 @@ class Translated(Offer):
         images, dimension, unit = len(group.source.base), math.prod(group.shape), torch.finfo(call.dtype).bits // 8
         per_image = (call.batch * 4 * dimension + 2 * dimension) * unit
         chunk = settings.chunk or max(1, min(images, settings.memory // per_image))
-        inner, _ = inside(group.source)
+        inner = inside(group.source)
         yield cls(
             respond=respond_of(group, reduction), sigma=call.sigma, estimators=len(group), images=images,
             counts={"element": images * float(inner) ** 2 * (group.shape[0] + 4)}, memory=chunk * per_image,
@@ -137,11 +137,10 @@ def _put(whole: Tensor, here: tuple, part: Tensor | None) -> Tensor:
     return whole
 
 
-def inside(source: Translations) -> tuple[int, int]:
-    """Pixels whose patches move, and the most images that one of them may take a patch from."""
+def inside(source: Translations) -> int:
+    """Pixels whose patches move: as many places one of them may take its patch from."""
     _, height, width = source.shape
-    inner = max(height - source.size + 1, 1) * max(width - source.size + 1, 1)
-    return inner, len(source.base) * inner
+    return max(height - source.size + 1, 1) * max(width - source.size + 1, 1)
 
 
 def displacements(length: int, size: int) -> Iterator[tuple[int, tuple[int, int], tuple[int, int]]]:

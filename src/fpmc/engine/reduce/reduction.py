@@ -34,6 +34,7 @@ class Reduction(ABC):
     """What is wanted of the posterior, and how the sums of the groups are put together."""
 
     wants: ClassVar[Want]
+    apart = False                                       # the answers of groups are wanted each on its own
 
     def sums(self, part: Part) -> Tensor:
         """What a stretch adds, for reductions that want weights or posteriors; sums of stretches are added."""
