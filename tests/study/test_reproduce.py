@@ -11,14 +11,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from fpmc.augmentation.synthetic import FIRST_SEED
 from fpmc.errors import InputError
 from fpmc.report.run import RunDirectory
 from fpmc.report.table import clock
+from fpmc.sampling import EVALUATION_FROM, TUNING_SEEDS
 from fpmc.study import graph, samples, tasks
 from fpmc.study.graph import Cache
 from fpmc.study.lab import Lab
 from fpmc.study.paper import EXPERIMENTS, choose, load
-from fpmc.study.reproduce import forecast, reproduce
+from fpmc.study.reproduce import forecast, reproduce, tasks_of
 from study.tiny import TINY, small_lab, small_network
 
 FIGURES = {name for name in EXPERIMENTS if name.startswith("fig-")} | {"schedules"}
@@ -196,7 +198,7 @@ def test_no_method_has_more_seeds_than_the_reference(tmp_path: Path):
     go(lab, ["table-results", "fig-samples"], tmp_path / "run")
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert {row["images"] for row in found["table-results"]} == {2}
-    assert {row["seed"] for row in found["fig-samples"]} == {0, 1}
+    assert {row["seed"] for row in found["fig-samples"]} == {EVALUATION_FROM, EVALUATION_FROM + 1}
 
 
 def test_no_test_split_means_network_samples(tmp_path: Path):
@@ -220,3 +222,28 @@ def test_names_are_checked_and_put_in_order():
 
 def test_durations_as_people_say_them():
     assert [clock(s) for s in (2.25, 300, 7260)] == ["2.2 s", "5 min", "2 h 01 min"]
+
+
+def test_tables_are_of_seeds_that_nothing_is_chosen_on():
+    """Samples of every experiment begin where tuning never goes; synthetic images have seeds of their own."""
+    seeds = {
+        seed for task in tasks_of(load(EXPERIMENTS, small_lab())) for seed in task.settings.get("seeds", ())
+    }
+    assert min(seeds) == EVALUATION_FROM > max(TUNING_SEEDS)
+    assert max(seeds) < FIRST_SEED
+
+
+def test_tables_of_samples_have_medians_and_differences_seed_by_seed(tmp_path: Path):
+    lab = small_lab(only=("ls", "pspc_flex"), scale=TINY)
+    go(lab, ["table-results", "table-pairs"], tmp_path / "run")
+    found = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    rows = {row["method"]: row for row in found["table-results"]}
+    assert {"r2", "r2_median", "r2_trimmed", "r2_pooled", "mse"} <= set(rows["ls"])
+    gain = rows["ls"]["r2"] - rows["pspc_flex"]["r2"]
+    assert rows["ls"]["minus"] == "pspc_flex"
+    assert rows["ls"]["gain_r2"] == pytest.approx(gain)
+    assert "minus" not in rows["pspc_flex"]
+    text = (tmp_path / "run" / "index.html").read_text()
+    assert f"Seeds {EVALUATION_FROM} to {EVALUATION_FROM + TINY.seeds - 1}" in text
+    ours = next(row for row in found["table-pairs"] if {row["method"], row["minus"]} == {"ls", "pspc_flex"})
+    assert abs(ours["r2"]) == pytest.approx(abs(gain))

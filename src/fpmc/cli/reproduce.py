@@ -36,7 +36,7 @@ class Config(DataOptions, DeviceOptions):
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()   # experiments, or all; --list names them
     list: bool = False                              # only list the experiments
-    scale: Literal["laptop", "paper"] = "laptop"    # sized for two CPU cores, or the paper's numbers
+    scale: Literal["quick", "laptop", "paper"] = "laptop"   # a look, sized for two CPU cores, or the paper's numbers
     network: str | None = None                      # DDPM++, fitted to: a name or a file; none: the one for the data
     reference: str | None = None                    # NCSN++, whose samples judge: likewise
     held_out: str | None = None                     # images in no source; none: the test split, or network samples

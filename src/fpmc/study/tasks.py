@@ -20,7 +20,7 @@ from fpmc.methods.multiscale import AROUND, FINE, FINE_MASKS, HALF, MOVING, TEMP
 from fpmc.methods.schedules import resolve
 from fpmc.methods.table1 import nearest
 from fpmc.networks import sensitivity_maps
-from fpmc.sampling import levels_of
+from fpmc.sampling import EVALUATION_FROM, levels_of
 from fpmc.study import predict
 from fpmc.study.build import Inputs, build, made_of, multiscale, pack
 from fpmc.study.graph import Made, Result, Results, Task
@@ -196,7 +196,7 @@ def multiply(
 
 
 def seeds_of(lab: Lab, method: Method) -> int:
-    """How many seeds a denoiser has samples of, from 0 on."""
+    """How many seeds a denoiser has samples of, from `EVALUATION_FROM` on."""
     return min(lab.scale.seeds, lab.scale.expensive_seeds) if method.expensive else lab.scale.seeds
 
 
@@ -215,8 +215,8 @@ def samples(lab: Lab, method: Method) -> list[Task]:
             predict=lambda: predict.samples(lab, method, len(seeds)),
         )
 
-    starts = range(0, count, lab.scale.batch)
-    return [batch(range(start, min(start + lab.scale.batch, count))) for start in starts]
+    seeds = range(EVALUATION_FROM, EVALUATION_FROM + count)
+    return [batch(seeds[start : start + lab.scale.batch]) for start in range(0, count, lab.scale.batch)]
 
 
 def draw(

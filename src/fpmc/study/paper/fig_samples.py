@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import drawing
+from fpmc.sampling import EVALUATION_FROM
 from fpmc.study import tasks
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
@@ -23,6 +24,7 @@ def experiment(lab: Lab) -> Experiment:
     """Samples of all denoisers, networks last; the first batches are enough."""
     methods = [method for method in table_rows(lab) if method != NETWORK] + [REFERENCE, NETWORK]
     shown = min(lab.scale.shown, *(tasks.seeds_of(lab, method) for method in methods))
+    seeds = range(EVALUATION_FROM, EVALUATION_FROM + shown)
     enough = -(-shown // lab.scale.batch)
     batches = {method: tasks.samples(lab, method)[:enough] for method in methods}
 
@@ -36,7 +38,7 @@ def experiment(lab: Lab) -> Experiment:
             axes.imshow(_mosaic(list(images.values())).numpy(), cmap="gray", vmin=-1, vmax=1, interpolation="nearest")
             middles = [lab.side / 2 + side * place for place in range(max(shown, len(methods)))]
             axes.set_xticks(middles[: len(methods)], [textwrap.fill(label, 12) for label in labels], fontsize=7)
-            axes.set_yticks(middles[:shown], [f"seed {row}" for row in range(shown)], fontsize=7)
+            axes.set_yticks(middles[:shown], [f"seed {seed}" for seed in seeds], fontsize=7)
             axes.xaxis.tick_top()
             axes.tick_params(length=0)
             axes.grid(False)
@@ -50,11 +52,11 @@ def experiment(lab: Lab) -> Experiment:
             title="Figure 4: samples from the same noise",
             caption="The same seed in the same row, a column per denoiser; clipped to the range of images. The table "
             "has the r² of every picture against NCSN++.",
-            headers=("Denoiser", *(f"seed {seed}" for seed in range(shown))),
+            headers=("Denoiser", *(f"seed {seed}" for seed in seeds)),
             rows=rows,
             records=[
                 {"method": method.name, "seed": seed, "r2": value}
-                for method, one in judged.items() for seed, value in enumerate(one.r2_per_image[:shown].tolist())
+                for method, one in judged.items() for seed, value in zip(seeds, one.r2_per_image.tolist())
             ],
             figure=figure,
         )

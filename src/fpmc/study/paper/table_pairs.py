@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from fpmc.metrics import paired
 from fpmc.report.exhibit import Exhibit
 from fpmc.study import tasks
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
 from fpmc.study.methods import REFERENCE, table_rows
 from fpmc.study.paper import Experiment
-from fpmc.study.paper.table_results import against, cells
+from fpmc.study.paper.table_results import FIGURES, against, cells, difference, seeds_note
 
 BUILT_ON = {
     "els": "ls", "pspc_flex": "pspc_square", "soft": "pspc_flex", "soft-xflip": "soft", "soft-synthetic": "soft",
@@ -32,18 +31,18 @@ def experiment(lab: Lab) -> Experiment:
         pairs = improved + [pair for pair in pairwise(order) if not {pair, pair[::-1]} & {*improved}]
         rows, records = [], []
         for a, b in pairs:
-            shared = min(len(judged[a]), len(judged[b]))
-            one = paired(judged[a].first(shared), judged[b].first(shared))
-            rows.append((a.label, b.label, *cells(one), str(shared)))
+            one = difference(judged[a], judged[b])
+            rows.append((a.label, b.label, *cells(one), str(len(one))))
             records.append({"method": a.name, "minus": b.name, **one.summary()})
         return Exhibit(
             name="table-pairs",
             title="Table 2, row against row",
             caption="What r² and MSE×10² gain by each improvement, then each row against the next one by r²: "
-            "differences seed by seed, ± their standard error.",
-            headers=("Denoiser", "minus", "r²", "MSE×10²", "seeds"),
+            "differences seed by seed, ± their standard error; the median is that of the differences.",
+            headers=("Denoiser", "minus", *FIGURES, "seeds"),
             rows=rows,
             records=records,
+            notes=(seeds_note(lab),),
         )
 
     return Experiment([task for each in [reference, *batches.values()] for task in each], show)

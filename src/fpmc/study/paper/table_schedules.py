@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fpmc.metrics import paired
 from fpmc.report.exhibit import Exhibit
 from fpmc.study import tasks
 from fpmc.study.graph import Results
 from fpmc.study.lab import Lab
 from fpmc.study.methods import REFERENCE, table_rows
 from fpmc.study.paper import Experiment
-from fpmc.study.paper.table_results import against, cells, record
+from fpmc.study.paper.table_results import FIGURES, against, cells, difference, record, seeds_note
 
 
 def experiment(lab: Lab) -> Experiment:
@@ -28,15 +27,16 @@ def experiment(lab: Lab) -> Experiment:
             title="Calibrated schedules",
             caption="r² and MSE×10² against NCSN++ as in Table 2, with the paper's schedules and with those that are "
             "closest to DDPM++ here; and the difference, seed by seed.",
-            headers=(
-                "Denoiser", "r², paper's", "MSE×10², paper's", "r², calibrated", "MSE×10², calibrated",
-                "r², difference", "MSE×10², difference", "seeds",
-            ),
+            headers=("Denoiser", "schedule", *FIGURES, "seeds"),
             rows=[
-                (row.label, *cells(judged[row]), *cells(judged[new]), *cells(paired(judged[new], judged[row])),
-                 str(len(judged[row])))
+                (row.label, name, *cells(one), str(len(one)))
                 for row, new in ours.items()
+                for name, one in (
+                    ("paper's", judged[row]), ("calibrated", judged[new]),
+                    ("difference", difference(judged[new], judged[row])),
+                )
             ],
+            notes=(seeds_note(lab),),
             records=[
                 {"schedule": method.schedule or "paper", **record(method, one)} for method, one in judged.items()
             ],
