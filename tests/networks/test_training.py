@@ -55,9 +55,10 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
     assert [name for name in a if not torch.equal(a[name], b[name])] == []
 
 
-def test_overfits_eight_images() -> None:
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_overfits_eight_images(optimizer: Any) -> None:
     images = shapes(8)
-    recipe = Recipe(images=16 * 160, batch=16, rate=6e-3, warmup=200, p_mean=-0.5, ema_rampup=0.1)
+    recipe = Recipe(images=16 * 160, batch=16, rate=6e-3, warmup=200, p_mean=-0.5, ema_rampup=0.1, optimizer=optimizer)
     training = Training(network(channel_mult=(1,), attn_resolutions=()), recipe)
     before = validate(training.ema, images, sigmas=(0.3, 1.0))
     losses = [progress.loss for progress in train(training, images)]

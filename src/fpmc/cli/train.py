@@ -46,6 +46,7 @@ class Train:
     images: int = 1_000_000                             # images to see in all
     minutes: float | None = None                        # stop this sitting after so many minutes
     batch: int = 64                                     # images per step
+    optimizer: Literal["adam", "muon"] = "adam"         # "muon": orthogonal steps, which learn from fewer images
     rate: float = 1e-3                                  # learning rate
     schedule: Literal["constant", "cosine"] = "constant"  # course of the rate after the warm-up
     fall: int = 0                                       # a constant rate ends in a cosine to 0 over so many images

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from typing import Any, Literal
 
@@ -23,10 +23,12 @@ from torch import Tensor
 from fpmc.errors import InputError
 from fpmc.files import verify, write_checked
 from fpmc.images import ImageSet
+from fpmc.networks.muon import Muon
 from fpmc.networks.precond import EDMPrecond
 from fpmc.process import Denoiser
 from fpmc.readers.torches import read_torch
 
+OPTIMIZERS = {"adam": partial(torch.optim.Adam, fused=True), "muon": Muon}
 VALIDATION_SIGMAS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
 
@@ -36,6 +38,7 @@ class Recipe:
 
     images: int = 1_000_000  # length of the training
     batch: int = 64
+    optimizer: Literal["adam", "muon"] = "adam"
     rate: float = 1e-3
     schedule: Literal["constant", "cosine"] = "constant"  # after the warm-up; cosine falls to 0 at the end
     fall: int = 0  # a constant rate ends in a cosine to 0 over so many of the last images
@@ -60,6 +63,8 @@ class Recipe:
                 raise InputError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.schedule not in ("constant", "cosine"):
             raise InputError(f"no schedule {self.schedule!r}; choose 'constant' or 'cosine'")
+        if self.optimizer not in OPTIMIZERS:
+            raise InputError(f"no optimizer {self.optimizer!r}; choose 'adam' or 'muon'")
         if self.target not in ("clean", "posterior"):
             raise InputError(f"no target {self.target!r}; choose 'clean' or 'posterior'")
         if self.precision not in ("float32", "bfloat16"):
@@ -89,7 +94,7 @@ class Training:
         self.net = net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.ema = copy.deepcopy(self.net).eval().requires_grad_(False)
         self.recipe = recipe
-        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=recipe.rate, fused=True)
+        self.optimizer = OPTIMIZERS[recipe.optimizer](self.net.parameters(), lr=recipe.rate)
         self.step = 0
         self.before = 0  # images that the weights it started from had seen
         self.seconds = 0.0  # of processor time in steps, all sittings together; a paused process spends none
