@@ -1,0 +1,300 @@
+"""Units on a Dask cluster: what the command does, and what a worker does. Imported only where there is Dask."""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+from distributed import Client, KilledWorker, Worker, WorkerPlugin, get_worker
+from distributed.scheduler import NoValidWorkerError
+
+from fpmc.errors import InputError
+from fpmc.files import atomic, write_checked
+from fpmc.readers.source import is_there, read_bytes
+from fpmc.study.cluster import GPU, MEMORY, SLOT, Make, Say, Unit, Where, Work
+
+PATIENCE = 60                                           # seconds to wait for a worker
+LARGEST = 2**30                                         # bytes of a file that goes through the network
+OURS = ("outdir", "cache", "cluster", "cluster_options")     # options that no worker reads
+
+Files = Mapping[str, bytes]
+
+
+# The command's side
+
+
+class Order(NamedTuple):
+    """What a worker is told of a command."""
+
+    token: str                                          # the command's own: its messages, its mark in the folder
+    folder: Path
+    config: Any
+    threads: int | None                                 # of a unit; None: as many as the worker has
+    paths: dict[str, str]                               # options that name files, which a worker may not have
+    travel: bool = False                                # files go through the network
+
+
+class Session:
+    """One command on a cluster."""
+
+    def __init__(self, where: Where, client: Client, make: Make, config: Any, folder: Path, say: Say) -> None:
+        self.where, self.client, self.make, self.folder, self.say = where, client, make, folder, say
+        paths = {
+            field.name: os.path.abspath(value) for field in fields(config)
+            if field.name not in OURS and isinstance(value := getattr(config, field.name), str) and is_there(value)
+        }
+        threads = where.threads if where.cluster is None else None
+        self.order = Order(secrets.token_hex(8), folder.resolve(), replace(config, **paths), threads, paths)
+        self.arrived: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self.seen = time.monotonic()                    # when there was a worker
+
+    def run(self, units: Sequence[Unit]) -> Iterator[Any]:
+        """What units tell, as it comes; each one's files are in the folder when it is done."""
+        with self._known(), self._heard():
+            futures = self._submitted(units)
+            waiting = {unit.key: unit for unit in units}
+            while waiting:
+                try:
+                    kind, found = self.arrived.get(timeout=1)
+                except queue.Empty:
+                    self._check_workers()
+                    continue
+                if kind == "told":
+                    yield found
+                elif kind == "lost":
+                    self.say(f"a worker ended ({found}); another does what it was at")
+                elif (unit := waiting.pop(found, None)) is not None:
+                    self._settle(unit, futures.pop(unit.key))
+
+    @contextmanager
+    def _known(self) -> Iterator[None]:
+        """Workers that are there, and all that come later, know the command and have its files."""
+        self._first_worker()
+        with self._mark():
+            answers: list[tuple[bool, list[str]]] = [*dict(self.client.run(_lacks, self.order)).values()]  # pyright: ignore
+        self.order = self.order._replace(travel=any(lacks_folder for lacks_folder, _ in answers))
+        missing = {option for _, options in answers for option in options}
+        if self.order.travel:
+            self.say("workers do not see the folder of results: files go through the network")
+        sent = {option: _sendable(option, Path(self.order.paths[option])) for option in sorted(missing)}
+        name = f"fpmc-{self.order.token}"
+        self.client.register_plugin(Furnish(self.order.token, sent), name=name)
+        try:
+            with self._mark():
+                yield
+        finally:
+            with suppress(Exception):                   # the cluster may be gone
+                self.client.unregister_worker_plugin(name)
+
+    @contextmanager
+    def _mark(self) -> Iterator[None]:
+        """A file by which a worker knows the folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        mark = _mark_of(self.order)
+        mark.touch()
+        try:
+            yield
+        finally:
+            mark.unlink(missing_ok=True)
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Messages of units and losses of workers arrive in the queue."""
+
+        def lost(event: tuple[float, Any]) -> None:
+            if event[1].get("action") == "remove-worker" and not event[1].get("expected"):
+                self.arrived.put(("lost", event[1].get("worker")))
+
+        topics = {self.order.token: lambda event: self.arrived.put(("told", event[1])), "all": lost}
+        for topic, handler in topics.items():
+            self.client.subscribe_topic(topic, handler)
+        try:
+            yield
+        finally:
+            for topic in topics:
+                with suppress(Exception):
+                    self.client.unsubscribe_topic(topic)
+
+    def _first_worker(self) -> None:
+        local = self.where.cluster is None
+        count = len(self.client.cluster.worker_spec) if local else 1  # pyright: ignore[reportOptionalMemberAccess]
+        if self.where.cluster == "slurm":
+            self.say("waiting for Slurm to start a job")
+        try:
+            self.client.wait_for_workers(count, timeout=None if self.where.cluster == "slurm" else PATIENCE)
+        except TimeoutError as error:
+            raise InputError(f"{self._place} has no worker after {PATIENCE} s; {_start(self.where)}") from error
+
+    @property
+    def _place(self) -> str:
+        return f"the cluster {self.where.cluster or 'of processes'}"
+
+    def _offers(self) -> list[dict[str, float]]:
+        """Resources of each worker."""
+        return [each["resources"] for each in self.client.scheduler_info(n_workers=-1)["workers"].values()]
+
+    def _submitted(self, units: Sequence[Unit]) -> dict[str, Any]:
+        offers, futures, held = self._offers(), {}, {}
+        room = max((each.get(MEMORY, math.inf) for each in offers), default=math.inf)
+        if self.where.gpu and not any(each.get(GPU) for each in offers):
+            raise InputError(f"no worker of {self._place} offers a GPU; {_start(self.where)} --resources GPU=1")
+        for unit in units:
+            given = []
+            for other in unit.inputs:
+                if other.key not in futures and other.key not in held and self.order.travel:
+                    name = f"held-{self.order.token}-{other.key}"
+                    held[other.key] = self.client.submit(_hold, self._there(other), key=name)
+                given += [found for place in (futures, held) if (found := place.get(other.key)) is not None]
+            asked = {SLOT: 1, MEMORY: min(unit.memory, room)} | ({GPU: 1} if self.where.gpu else {})
+            own = self._there(unit) if self.order.travel else {}
+            futures[unit.key] = self.client.submit(
+                _work, self.make, self.order, unit._replace(inputs=()), own, given,
+                key=f"{unit.kind}-{self.order.token}-{unit.key}", resources=asked, pure=False,
+            )
+        for key, future in futures.items():
+            future.add_done_callback(lambda _, key=key: self.arrived.put(("done", key)))
+        return futures
+
+    def _there(self, unit: Unit) -> Files:
+        """Files of a unit that are in the folder: of an input, or of an earlier sitting."""
+        places = {name: self.folder / name for name in unit.files}
+        return {name: read_bytes(place, LARGEST) for name, place in places.items() if place.exists()}
+
+    def _settle(self, unit: Unit, future: Any) -> None:
+        """Take what a unit found."""
+        try:
+            found = future.result(timeout=PATIENCE)
+        except KilledWorker as error:
+            raise InputError(
+                f"{unit.kind}: several workers ended at it, perhaps of memory; give them more, or use fewer --jobs"
+            ) from error
+        except NoValidWorkerError as error:
+            raise InputError(f"{self._place} has no worker for {unit.kind}; {_start(self.where)}") from error
+        except Exception as error:                      # Dask's own have no base of their own
+            if future.status == "error" and not isinstance(error, TimeoutError | OSError):
+                raise
+            raise InputError(self._lost()) from error
+        _write(self.folder, {name: found[name] for name in unit.files if name in found}, unit.checked)
+
+    def _lost(self) -> str:
+        return f"the connection to {self._place} is lost; what is done is kept, and the same command goes on with it"
+
+    def _check_workers(self) -> None:
+        """Refuse to wait for ever."""
+        if self.client.status != "running":
+            raise InputError(self._lost())
+        if self._offers():
+            self.seen = time.monotonic()
+        elif self.where.cluster != "slurm" and time.monotonic() > self.seen + PATIENCE:
+            raise InputError(f"{self._place} has had no worker for {PATIENCE} s; {_start(self.where)}")
+
+
+def _start(where: Where) -> str:
+    return f"start one: dask worker {where.cluster}" if where.cluster else "see whether this machine is out of memory"
+
+
+def _sendable(option: str, path: Path) -> tuple[str, bytes]:
+    if not path.is_file() or path.stat().st_size > LARGEST:
+        raise InputError(
+            f"workers do not see --{option} {str(path)!r}, and only files of up to {LARGEST >> 30} GiB are sent; "
+            "copy it to the same place on their machines"
+        )
+    return path.name, read_bytes(path, LARGEST)
+
+
+# A worker's side
+
+
+def _mark_of(order: Order) -> Path:
+    return order.folder / f".cluster-{order.token}"
+
+
+def _lacks(order: Order) -> tuple[bool, list[str]]:
+    """Whether this worker does not see the folder, and the options whose files it does not see."""
+    return not _mark_of(order).exists(), [option for option, path in order.paths.items() if not is_there(path)]
+
+
+def _hold(files: Files) -> Files:
+    return files
+
+
+def _own_folder(token: str) -> Path:
+    return Path(get_worker().local_directory) / f"fpmc-{token}"
+
+
+class Furnish(WorkerPlugin):
+    """Dask's plugin for workers: files of the command, and what a worker offers."""
+
+    def __init__(self, token: str, sent: dict[str, tuple[str, bytes]]) -> None:
+        self.token, self.sent = token, sent
+
+    async def setup(self, worker: Worker) -> None:
+        for option, (name, content) in self.sent.items():
+            with atomic(Path(worker.local_directory) / f"fpmc-{self.token}" / option / name) as part:
+                part.write_bytes(content)
+        worker.memory_manager.memory_pause_fraction = False     # images that stay would pause it for ever
+        memory = worker.memory_manager.memory_limit or psutil.virtual_memory().total
+        await worker.set_resources(**{MEMORY: memory, **worker.state.total_resources, SLOT: 1})
+
+
+def _work(make: Make, order: Order, unit: Unit, own: Files, given: Sequence[Files]) -> Files:
+    """Do a unit on a worker; its files, where they travel."""
+    worker = get_worker()
+    folder = _own_folder(order.token) if _lacks(order)[0] else order.folder
+    if folder != order.folder and not order.travel:
+        raise InputError(
+            f"the worker {worker.address} does not see {str(order.folder)!r}, which others do; give it that folder, "
+            "or start it before the command"
+        )
+    for files in (own, *given):
+        _write(folder, {name: files[name] for name in files if not (folder / name).exists()}, unit.checked)
+    for message in _ready(make, order, folder, str(worker.name))(unit.value):
+        worker.log_event(order.token, message)
+    return {name: read_bytes(folder / name, LARGEST) for name in unit.files} if order.travel else {}
+
+
+_READY: dict[str, Work] = {}                            # of the latest command
+
+
+def _ready(make: Make, order: Order, folder: Path, worker: str) -> Work:
+    """What does the units of a command, made once in each process."""
+    if order.token not in _READY:
+        import torch
+        from tqdm import tqdm
+
+        tqdm.set_lock(threading.RLock())                # its own is a semaphore, which a killed process leaves behind
+        torch.set_num_threads(order.threads or get_worker().state.nthreads)
+        _READY.clear()
+        sent = {
+            option: next((str(file) for file in (_own_folder(order.token) / option).glob("*")), path)
+            for option, path in order.paths.items() if not is_there(path)
+        }
+        config = replace(order.config, **sent)
+        if getattr(config, "device", None) == "cuda":
+            config = replace(config, device=device_of(worker, torch.cuda.device_count()))
+        _READY[order.token] = make(config, folder)
+    return _READY[order.token]
+
+
+def device_of(worker: str, devices: int) -> str:
+    """The GPU of a worker: local ones are numbered and take one each, others have theirs to themselves."""
+    return f"cuda:{int(worker) % devices}" if worker.isdigit() and devices > 1 else "cuda"
+
+
+def _write(folder: Path, files: Files, checked: bool) -> None:
+    for name, content in files.items():
+        if checked:
+            write_checked(folder / name, content)
+        else:
+            with atomic(folder / name) as part:
+                part.write_bytes(content)
