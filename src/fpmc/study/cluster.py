@@ -23,6 +23,7 @@ from fpmc.readers.text import read_yaml
 EXTRA = "pip install 'fpmc[cluster]'"
 FAILURES = 10                                           # workers that may die of one unit on a local cluster
 SLOT, MEMORY, GPU = "fpmc", "MEMORY", "GPU"             # what a worker offers: one unit at a time, bytes, devices
+CONNECT = 10                                            # seconds to reach a scheduler
 SPARE = 0.8                                             # of the machine's memory is for workers
 
 
@@ -109,7 +110,7 @@ def _client(where: Where, units: Sequence[Unit], say: Say) -> Iterator[Any]:
             cluster = _local(where, units)
         elif where.cluster == "slurm":
             cluster = _slurm(where)
-        client = Client(cluster or where.cluster, timeout=10, set_as_default=False)
+        client = Client(cluster or where.cluster, timeout=CONNECT, set_as_default=False)
         if find_spec("bokeh") is not None:
             say(f"dashboard: {client.dashboard_link}")
     except (OSError, TypeError, ValueError, RuntimeError) as error:

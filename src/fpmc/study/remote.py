@@ -18,7 +18,7 @@ import psutil
 from distributed import Client, KilledWorker, Worker, WorkerPlugin, get_worker
 from distributed.scheduler import NoValidWorkerError
 
-from fpmc.errors import InputError
+from fpmc.errors import InputError, in_short
 from fpmc.files import atomic, write_checked
 from fpmc.readers.source import is_there, read_bytes
 from fpmc.study.cluster import GPU, MEMORY, SLOT, Make, Say, Unit, Where, Work
@@ -56,14 +56,22 @@ class Session:
         threads = where.threads if where.cluster is None else None
         self.order = Order(secrets.token_hex(8), folder.resolve(), replace(config, **paths), threads, paths)
         self.arrived: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self.held: dict[str, Any] = {}                  # files that travel, on their way
         self.seen = time.monotonic()                    # when there was a worker
 
     def run(self, units: Sequence[Unit]) -> Iterator[Any]:
         """What units tell, as it comes; each one's files are in the folder when it is done."""
         with self._known(), self._heard():
-            futures = self._submitted(units)
+            asked = self._asked(units)
+            futures = {unit.key: None for unit in units}
+            needs = {unit.key: {other.key for other in unit.inputs if other.key in futures} for unit in units}
             waiting = {unit.key: unit for unit in units}
             while waiting:
+                # A unit is handed on when its inputs are in the folder, and not before: of results that only a worker
+                # holds, Dask would compute those again that die with it.
+                for key, unit in waiting.items():
+                    if futures[key] is None and not needs[key] & waiting.keys():
+                        futures[key] = self._submitted(unit, asked[key])
                 try:
                     kind, found = self.arrived.get(timeout=1)
                 except queue.Empty:
@@ -73,14 +81,14 @@ class Session:
                     yield found
                 elif kind == "lost":
                     self.say(f"a worker ended ({found}); another does what it was at")
-                elif (unit := waiting.pop(found, None)) is not None:
-                    self._settle(unit, futures.pop(unit.key))
+                elif found in waiting:
+                    self._settle(waiting.pop(found), futures.pop(found))
 
     @contextmanager
     def _known(self) -> Iterator[None]:
         """Workers that are there, and all that come later, know the command and have its files."""
         self._first_worker()
-        with self._mark():
+        with self._mark(), self._reached():
             answers: list[tuple[bool, list[str]]] = [*dict(self.client.run(_lacks, self.order)).values()]  # pyright: ignore
         self.order = self.order._replace(travel=any(lacks_folder for lacks_folder, _ in answers))
         missing = {option for _, options in answers for option in options}
@@ -88,13 +96,24 @@ class Session:
             self.say("workers do not see the folder of results: files go through the network")
         sent = {option: _sendable(option, Path(self.order.paths[option])) for option in sorted(missing)}
         name = f"fpmc-{self.order.token}"
-        self.client.register_plugin(Furnish(self.order.token, sent), name=name)
+        with self._reached():
+            self.client.register_plugin(Furnish(self.order.token, sent), name=name)
         try:
             with self._mark():
                 yield
         finally:
             with suppress(Exception):                   # the cluster may be gone
                 self.client.unregister_worker_plugin(name)
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Something that all workers are asked at the start."""
+        try:
+            yield
+        except ImportError as error:
+            raise InputError(f"workers of {self._place} lack what this command has: {in_short(error)}") from error
+        except OSError as error:
+            raise InputError(f"{self._lost()} ({in_short(error)})") from error
 
     @contextmanager
     def _mark(self) -> Iterator[None]:
@@ -143,27 +162,27 @@ class Session:
         """Resources of each worker."""
         return [each["resources"] for each in self.client.scheduler_info(n_workers=-1)["workers"].values()]
 
-    def _submitted(self, units: Sequence[Unit]) -> dict[str, Any]:
-        offers, futures, held = self._offers(), {}, {}
+    def _asked(self, units: Sequence[Unit]) -> dict[str, dict[str, float]]:
+        """What each unit takes of a worker."""
+        offers, gpu = self._offers(), {GPU: 1} if self.where.gpu else {}
         room = max((each.get(MEMORY, math.inf) for each in offers), default=math.inf)
-        if self.where.gpu and not any(each.get(GPU) for each in offers):
+        if gpu and not any(each.get(GPU) for each in offers):
             raise InputError(f"no worker of {self._place} offers a GPU; {_start(self.where)} --resources GPU=1")
-        for unit in units:
-            given = []
-            for other in unit.inputs:
-                if other.key not in futures and other.key not in held and self.order.travel:
-                    name = f"held-{self.order.token}-{other.key}"
-                    held[other.key] = self.client.submit(_hold, self._there(other), key=name)
-                given += [found for place in (futures, held) if (found := place.get(other.key)) is not None]
-            asked = {SLOT: 1, MEMORY: min(unit.memory, room)} | ({GPU: 1} if self.where.gpu else {})
-            own = self._there(unit) if self.order.travel else {}
-            futures[unit.key] = self.client.submit(
-                _work, self.make, self.order, unit._replace(inputs=()), own, given,
-                key=f"{unit.kind}-{self.order.token}-{unit.key}", resources=asked, pure=False,
-            )
-        for key, future in futures.items():
-            future.add_done_callback(lambda _, key=key: self.arrived.put(("done", key)))
-        return futures
+        return {unit.key: {SLOT: 1, MEMORY: min(unit.memory, room), **gpu} for unit in units}
+
+    def _submitted(self, unit: Unit, resources: dict[str, float]) -> Any:
+        given, travel = [], self.order.travel
+        for other in unit.inputs if travel else ():
+            if other.key not in self.held:
+                name = f"held-{self.order.token}-{other.key}"
+                self.held[other.key] = self.client.submit(_hold, self._there(other), key=name)
+            given.append(self.held[other.key])
+        future = self.client.submit(
+            _work, self.make, self.order, unit._replace(inputs=()), self._there(unit) if travel else {}, given,
+            key=f"{unit.kind}-{self.order.token}-{unit.key}", resources=resources, pure=False,
+        )
+        future.add_done_callback(lambda _: self.arrived.put(("done", unit.key)))
+        return future
 
     def _there(self, unit: Unit) -> Files:
         """Files of a unit that are in the folder: of an input, or of an earlier sitting."""
