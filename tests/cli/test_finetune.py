@@ -116,7 +116,7 @@ def test_several_jobs_give_the_same_and_end_with_their_command(data, tmp_path: P
 
 
 def _end_early(command: list[str], folder: Path, how: signal.Signals, code: int) -> None:
-    """Send a signal to a command and all it started once they are at work; nothing is left of them, and no traceback."""
+    """Signal a command and all it started once they are at work; nothing is left of them, and no traceback."""
     script, steps = f"import sys, fpmc.cli; sys.exit(fpmc.cli.main({command}))", folder / "metrics.jsonl"
     began = steps.stat().st_size if steps.exists() else 0
     with subprocess.Popen(

@@ -77,11 +77,11 @@ def main(args: list[str]) -> None:
     if config.jobs is None and config.cluster is None and config.device == "cpu":
         config = replace(config, jobs=min(cores, MOST_JOBS))
     where = config.where()
-    many, jobs = where.many(print), where.jobs
+    many = where.many(print)
     torch.set_num_threads(where.threads if many else cores)     # speed is measured as the processes will have it
     lab, experiments = _open(config if config.cluster is None else replace(config, device="cpu"))
     if config.dry_run:
-        print(table_of(forecast(lab, experiments, Cache(_place(config), print)), jobs))
+        print(table_of(forecast(lab, experiments, Cache(_place(config), print)), where.jobs if many else 1))
         return
     settings = {name: value for name, value in asdict(config).items() if name not in OWN}
     free = tuple(name for name in settings if name not in ("data", "scale"))

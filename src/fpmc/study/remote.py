@@ -210,9 +210,13 @@ class Session:
 
     def _check_workers(self) -> None:
         """Refuse to wait for ever."""
+        try:
+            offers = self._offers()
+        except (OSError, RuntimeError) as error:        # Dask's name for a closed connection is an OSError
+            raise InputError(self._lost()) from error
         if self.client.status != "running":
             raise InputError(self._lost())
-        if self._offers():
+        if offers:
             self.seen = time.monotonic()
         elif self.where.cluster != "slurm" and time.monotonic() > self.seen + PATIENCE:
             raise InputError(f"{self._place} has had no worker for {PATIENCE} s; {_start(self.where)}")
