@@ -131,7 +131,10 @@ def _local(where: Where, units: Sequence[Unit]) -> Any:
 
     memory, largest = SPARE * psutil.virtual_memory().total, max(1.0, *(unit.memory for unit in units))
     count = max(1, min(where.jobs, len(units), int(memory // largest)))
-    dask.config.set({"distributed.scheduler.allowed-failures": FAILURES})
+    dask.config.set({
+        "distributed.scheduler.allowed-failures": FAILURES,
+        "distributed.deploy.lost-worker-timeout": "1 hour",     # a slow machine starts them slowly
+    })
     # Ctrl-C is for this process only: the thread that starts the others does not take it, so they do not either.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

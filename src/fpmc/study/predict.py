@@ -201,7 +201,8 @@ def over_ranks(
     together, calls = min(batch, own), math.ceil(own / batch)
     stretch = math.ceil(images / by_source)
     part = ImageSet(torch.empty(stretch, *shape, dtype=torch.uint8, device="meta"))    # plans look at sizes only
-    spent = {sigma: _call(method, part, sigma, together, threads) for sigma in set(sigmas)}
+    at = _on_paper(method, part)
+    spent = {sigma: _call(at(sigma), sigma, together, threads, shape) for sigma in set(sigmas)}
     wait = {
         sigma: 2 * (by_source - 1) / by_source * bytes_ / link.bandwidth + sums * link.latency * math.log2(by_source)
         for sigma, (_, bytes_, sums, _) in spent.items()
@@ -214,22 +215,25 @@ def over_ranks(
     )
 
 
+def _on_paper(method: Method, images: ImageSet) -> Callable[[float], Collection]:
+    """The collections of a method, or such as cost as much."""
+    if method.preset in PLANNED:
+        return getattr(presets, method.preset)(images, **dict(method.options)).at
+    if method.preset not in ("pspc_flex", "lukoianov"):
+        raise InputError(f"{method.preset} has no plan on paper; there are {', '.join(PLANNED)}, pspc_flex, lukoianov")
+    sizes = _sizes(None, images.shape)
+    return lambda sigma: _masks(images, int(sizes[nearest(sizes, sigma)]), method.preset == "lukoianov", "", True)
+
+
 def _call(
-    method: Method, images: ImageSet, sigma: float, batch: int, threads: int
+    collection: Collection, sigma: float, batch: int, threads: int, shape: tuple[int, int, int]
 ) -> tuple[float, float, int, float]:
     """Of a call: seconds per noisy image, bytes and number of its sums over ranks, bytes of working arrays."""
-    if method.preset in PLANNED:
-        collection = getattr(presets, method.preset)(images, **dict(method.options)).at(sigma)
-    elif method.preset in ("pspc_flex", "lukoianov"):
-        sizes = _sizes(None, images.shape)
-        collection = _masks(images, int(sizes[nearest(sizes, sigma)]), method.preset == "lukoianov", "", True)
-    else:
-        raise InputError(f"{method.preset} has no plan on paper; there are {', '.join(PLANNED)}, pspc_flex, lukoianov")
     plan = collection.plan(Call(sigma, batch))
     engine = sum(cost.seconds(step.counts) for step in plan.steps) * cost.machine_factor() / threads
     state = sum(16.0 * batch * step.estimators for step in plan.steps)
     sums = 2 if any(step.respond == "mixed" for step in plan.steps) else 1
-    return engine, state + 4.0 * batch * math.prod(images.shape), sums, plan.memory
+    return engine, state + 4.0 * batch * math.prod(shape), sums, plan.memory
 
 
 def seconds(work: Work, timed: dict[str, float]) -> float:

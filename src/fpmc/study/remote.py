@@ -23,7 +23,8 @@ from fpmc.files import atomic, write_checked
 from fpmc.readers.source import is_there, read_bytes
 from fpmc.study.cluster import GPU, MEMORY, SLOT, Make, Say, Unit, Where, Work
 
-PATIENCE = 60                                           # seconds to wait for a worker
+PATIENCE = 120                                          # seconds without a worker
+TICK = 1.0                                              # seconds between looks at the workers
 LARGEST = 2**30                                         # bytes of a file that goes through the network
 OURS = ("outdir", "cache", "cluster", "cluster_options")     # options that no worker reads
 
@@ -73,9 +74,9 @@ class Session:
                     if futures[key] is None and not needs[key] & waiting.keys():
                         futures[key] = self._submitted(unit, asked[key])
                 try:
-                    kind, found = self.arrived.get(timeout=1)
+                    kind, found = self.arrived.get(timeout=TICK)
                 except queue.Empty:
-                    self._check_workers()
+                    self._workers()
                     continue
                 if kind == "told":
                     yield found
@@ -145,26 +146,47 @@ class Session:
                     self.client.unsubscribe_topic(topic)
 
     def _first_worker(self) -> None:
-        local = self.where.cluster is None
-        count = len(self.client.cluster.worker_spec) if local else 1  # pyright: ignore[reportOptionalMemberAccess]
         if self.where.cluster == "slurm":
             self.say("waiting for Slurm to start a job")
+        while not self._workers():
+            time.sleep(TICK)
+
+    def _workers(self) -> list[dict[str, float]]:
+        """What each worker offers; having none for long is refused."""
         try:
-            self.client.wait_for_workers(count, timeout=None if self.where.cluster == "slurm" else PATIENCE)
-        except TimeoutError as error:
-            raise InputError(f"{self._place} has no worker after {PATIENCE} s; {_start(self.where)}") from error
+            found = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        except (OSError, RuntimeError) as error:        # Dask's name for a closed connection is an OSError
+            raise InputError(self._lost()) from error
+        if self.client.status != "running":
+            raise InputError(self._lost())
+        if found or self.where.cluster == "slurm":      # a queue may be long
+            self.seen = time.monotonic()
+        elif time.monotonic() > self.seen + PATIENCE:
+            raise InputError(f"{self._place} has had no worker for {PATIENCE} s; {_start(self.where)}")
+        if self.where.cluster is None:
+            self._mend()
+        return [each["resources"] for each in found]
+
+    def _mend(self) -> None:
+        """Dask starts a local worker again that dies at work, but not one that dies while it starts."""
+        cluster: Any = self.client.cluster
+
+        def mend() -> None:
+            for name, nanny in list(cluster.workers.items()):
+                if nanny.status.name in ("closed", "failed"):
+                    del cluster.workers[name]
+            cluster.scale(len(cluster.worker_spec))
+
+        if any(nanny.status.name in ("closed", "failed") for nanny in [*cluster.workers.values()]):
+            cluster.loop.add_callback(mend)
 
     @property
     def _place(self) -> str:
         return f"the cluster {self.where.cluster or 'of processes'}"
 
-    def _offers(self) -> list[dict[str, float]]:
-        """Resources of each worker."""
-        return [each["resources"] for each in self.client.scheduler_info(n_workers=-1)["workers"].values()]
-
     def _asked(self, units: Sequence[Unit]) -> dict[str, dict[str, float]]:
         """What each unit takes of a worker."""
-        offers, gpu = self._offers(), {GPU: 1} if self.where.gpu else {}
+        offers, gpu = self._workers(), {GPU: 1} if self.where.gpu else {}
         room = max((each.get(MEMORY, math.inf) for each in offers), default=math.inf)
         if gpu and not any(each.get(GPU) for each in offers):
             raise InputError(f"no worker of {self._place} offers a GPU; {_start(self.where)} --resources GPU=1")
@@ -207,19 +229,6 @@ class Session:
 
     def _lost(self) -> str:
         return f"the connection to {self._place} is lost; what is done is kept, and the same command goes on with it"
-
-    def _check_workers(self) -> None:
-        """Refuse to wait for ever."""
-        try:
-            offers = self._offers()
-        except (OSError, RuntimeError) as error:        # Dask's name for a closed connection is an OSError
-            raise InputError(self._lost()) from error
-        if self.client.status != "running":
-            raise InputError(self._lost())
-        if offers:
-            self.seen = time.monotonic()
-        elif self.where.cluster != "slurm" and time.monotonic() > self.seen + PATIENCE:
-            raise InputError(f"{self._place} has had no worker for {PATIENCE} s; {_start(self.where)}")
 
 
 def _start(where: Where) -> str:
