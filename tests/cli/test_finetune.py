@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,13 +16,12 @@ import torch
 
 from fpmc import presets
 from fpmc.cli import main
-from fpmc.cli.jobs import share
 from fpmc.core.fpmc import FPMC
 from fpmc.data import load_images
-from fpmc.errors import InputError
 from fpmc.networks import EDMPrecond, save_network
 from fpmc.process import edm_grid
 from fpmc.study import levels
+from fpmc.study.cluster import installed
 from fpmc.study.levels import level_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")    # tiny problems, and bits depend on how sums are shared
@@ -86,32 +87,21 @@ def test_finetune_leaves_a_denoiser_and_goes_on_level_by_level(data, tmp_path: P
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes where Linux lists them")
+@pytest.mark.skipif(not installed(), reason="several processes need the extra: pip install 'fpmc[cluster]'")
 @pytest.mark.slow
-def test_several_jobs_give_the_same_and_end_with_a_killed_parent(data, tmp_path: Path) -> None:
+def test_several_jobs_give_the_same_and_end_with_their_command(data, tmp_path: Path) -> None:
     folder, network = data
 
     def command(out: str, jobs: int) -> list[str]:
         given = {
             "data": folder, "network": network, "denoiser": "pspc_square:schedule=3", "preset": "laptop", "batch": 4,
-            "steps": 100, "levels": "9-11", "jobs": jobs, "threads": 1, "outdir": tmp_path / out,
+            "steps": 300, "levels": "9-11", "jobs": jobs, "threads": 1, "outdir": tmp_path / out,
         }
         return ["finetune", *(str(part) for name, value in given.items() for part in (f"--{name}", value))]
 
     assert main(command("alone", 1)) == 0
-    code = f"import sys, fpmc.cli; sys.exit(fpmc.cli.main({command('shared', 2)}))"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as parent:
-        checkpoints = tmp_path / "shared"
-        while parent.poll() is None and not list(checkpoints.glob("level-*.pt")):
-            time.sleep(0.02)
-        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-        parent.kill()
-    assert len(children) >= 2
-    for _ in range(500):
-        if not any(_runs(child) for child in children):
-            break
-        time.sleep(0.02)
-    else:
-        pytest.fail("processes outlive the one that started them")
+    _end_early(command("shared", 2), tmp_path / "shared", signal.SIGINT, 130)
+    _end_early(command("shared", 2), tmp_path / "shared", signal.SIGKILL, -9)
     assert main(command("shared", 2)) == 0
     for index in (9, 10, 11):
         alone, shared = (
@@ -125,24 +115,34 @@ def test_several_jobs_give_the_same_and_end_with_a_killed_parent(data, tmp_path:
     ).read_bytes()
 
 
+def _end_early(command: list[str], folder: Path, how: signal.Signals, code: int) -> None:
+    """Signal a command and all it started once they are at work; nothing is left of them, and no traceback."""
+    script, steps = f"import sys, fpmc.cli; sys.exit(fpmc.cli.main({command}))", folder / "metrics.jsonl"
+    began = steps.stat().st_size if steps.exists() else 0
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    ) as parent:
+        while parent.poll() is None and not (steps.exists() and steps.stat().st_size > began):
+            time.sleep(0.02)
+        lists = Path(f"/proc/{parent.pid}/task").glob("*/children")
+        children = [child for each in lists for child in each.read_text().split()]
+        (os.killpg if how == signal.SIGINT else os.kill)(parent.pid, how)
+        _, said = parent.communicate()
+    assert parent.returncode == code
+    assert b"Traceback" not in said
+    assert len(children) >= 2
+    for _ in range(500):
+        if not any(map(_runs, children)):
+            return
+        time.sleep(0.02)
+    pytest.fail("processes outlive the one that started them")
+
+
 def _runs(process: str) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def test_bad_input_in_a_worker_is_told_by_the_parent() -> None:
-    with pytest.raises(InputError, match="level 3"):
-        list(share(_refuse, "level", [3], jobs=2, threads=1))
-
-
-def _refuse(name: str):
-    def work(item: int):
-        raise InputError(f"{name} {item}")
-        yield
-
-    return work
 
 
 @pytest.mark.parametrize("option", ["jobs", "threads"])

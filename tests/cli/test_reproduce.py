@@ -17,6 +17,7 @@ import torch
 from fpmc.data.packing import pack
 from fpmc.networks import save_maps
 from fpmc.networks.maps import SensitivityMaps
+from fpmc.study.cluster import installed
 from fpmc.study.paper import EXPERIMENTS
 from fpmc.study.scale import SCALES
 from networks.edm_pickle import edm_pickle
@@ -102,6 +103,7 @@ def test_killed_twice_the_tables_are_the_same(fpmc, tmp_path: Path):
     assert "computed again" not in (out / "log.txt").read_text()
 
 
+@pytest.mark.skipif(not installed(), reason="several processes need the extra: pip install 'fpmc[cluster]'")
 def test_several_jobs_find_the_same(fpmc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(SCALES, "laptop", LAPTOP)       # as the other processes have it
     words = ["table-results", *small_files(tmp_path), "--methods", "ls", "pspc_square", "--seeds", 4]

@@ -29,7 +29,7 @@ from fpmc.networks.maps import SensitivityMaps
 from fpmc.networks.precond import EDMPrecond
 from fpmc.readers.arrays import read_npy
 from fpmc.readers.tensors import read_safetensors
-from fpmc.readers.text import read_json, read_lines
+from fpmc.readers.text import read_json, read_lines, read_yaml
 from fpmc.readers.torches import read_torch
 from fpmc.report.run import read_config
 from networks.edm_pickle import edm_pickle
@@ -160,6 +160,7 @@ FORMATS = {
     "safetensors": Format("model.safetensors", lambda: save({"a": torch.ones(2, 3)}, {"x": "y"}), read_safetensors),
     "maps": Format("maps.safetensors", maps, load_maps),
     "json": Format("schedule.json", lambda: b'{"resolution": 32, "t": [0.5, 1], "ls": [3, 5]}', read_json),
+    "yaml": Format("slurm.yaml", lambda: b"cores: 4\nmemory: 8GB\nlines: [a, b]\n", read_yaml),
     "json lines": Format("metrics.jsonl", lambda: b'{"step": 1, "loss": 0.5}\n' * 4, read_lines),
     "run config": Format("config.json", config, lambda path: read_config(path.parent)),
     "samples": Format("samples.npy", lambda: saved(lambda file: np.save(file, PIXELS.astype("f4"))), read_npy),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fpmc.study.graph import Cache, Made, Results, Task, ordered, run
+from fpmc.errors import InputError
+from fpmc.study.graph import Cache, Made, Results, Task, ordered, run, units_of, working
 
 CALLS: list[str] = []
 
@@ -149,3 +150,19 @@ def test_a_step_that_another_process_is_at_is_waited_for(tmp_path: Path, monkeyp
     results, cached = execute(task, Cache(tmp_path))
     assert cached == [False, True, False]
     assert results[task]["x"].tolist() == [6, 6, 6]
+
+
+def test_tasks_as_units_for_other_processes(tmp_path: Path):
+    task, cache = tasks(1, 2), Cache(tmp_path)
+    units = units_of([task], cache)
+    assert [unit.kind for unit in units] == ["parts", "parts", "total"]
+    assert [other.key for other in units[2].inputs] == [other.key for other in task.inputs]
+    work = working([task], "lab", cache)
+    with pytest.raises(InputError, match="the result of parts/1 is gone"):
+        list(work(task.key))
+    assert [name for unit in units for _, name, _ in work(unit.value)] == ["parts/1", "parts/2", "total"]
+    assert all((tmp_path / unit.files[0]).exists() for unit in units)
+    assert not units_of([task], cache)                  # nothing is left to do
+    assert not list(working([task], "lab", Cache(tmp_path))(task.key))      # and what is there tells nothing
+    with pytest.raises(InputError, match="other code, data or weights"):
+        list(work(tasks(1, 3).key))

@@ -25,6 +25,7 @@ COMMANDS = {
     "finetune": "learn soft Q and R against a network",
     "fit": "weigh several patch sizes against each other in closed form, with or without a network",
     "reproduce": "figures and tables of the paper from cached tasks, its values beside ours",
+    "plan": "what sampling will take on many machines: time, memory, traffic, speed-up",
     "attribute": "which training images made a sample or a denoised image, and where",
     "explore": "look into denoisers in a browser: strips along sigma, and who made this pixel",
     "bench": "what every method costs at every noise level, on this machine",

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, parse, progress_bar
+from fpmc.cli.options import ClusterOptions, DataOptions, LevelOptions, parse, progress_bar
 from fpmc.study.methods import Method
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fpmc.learn.calibrate import Calibration
+    from fpmc.core.fpmc import FPMC
+    from fpmc.learn.calibrate import Calibration, Score
+    from fpmc.study.cluster import Work
+    from fpmc.study.policy import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions, LevelOptions, DeviceOptions):
+class Config(DataOptions, LevelOptions, ClusterOptions):
     """Try values of a schedule at each noise level: schedule.json, which presets accept, a table and a plot.
 
-    Each level is kept as it is done; interrupted, the same command resumes.
+    Each level is kept as it is done; interrupted, the same command resumes. Levels may be tried side by side (--jobs,
+    --cluster).
     """
 
     outdir: Path = Path("runs/calibrate")           # run directory to write or to resume
@@ -34,34 +39,29 @@ class Config(DataOptions, LevelOptions, DeviceOptions):
 def main(args: list[str]) -> None:
     config = parse(Config, args, "calibrate")
 
-    from fpmc import presets
-    from fpmc.core.sources import Source
     from fpmc.learn.calibrate import calibration
-    from fpmc.networks import load_network
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import markdown, plain
-    from fpmc.study.levels import calibrate
+    from fpmc.study.levels import level_file, level_units
 
-    policy = config.policy()
-    network, held_out = load_network(policy.network(config.network), device=config.device), policy.tuning
-    values, sigmas = config.values or default_values(config.method, policy.images.shape[1]), config.chosen(policy)
-    option, source = "tau" if config.method == "lukoianov" else "schedule", Source(policy.training)
-
-    def make(value: float):
-        return getattr(presets, config.method)(source, **{option: value})
-
-    identity = {**asdict(config), "sigmas": sigmas, "levels": None, "outdir": None}
+    where, policy = config.where(), config.policy()
+    sigmas = config.chosen(policy)
+    try_levels = _trying(config if config.cluster is None else replace(config, device="cpu"), policy)
+    elsewhere = dict.fromkeys(("levels", "outdir", "jobs", "cluster", "cluster_options"))
+    identity = {**asdict(config), "sigmas": sigmas, **elsewhere}
     identity["data_checksum"] = policy.images.checksum()
     identity["network_checksum"] = Method(policy.network(config.network)).checksum()
     run = RunDirectory(config.outdir, identity, command="calibrate", free=("device",))
-    scores = []
+    scores: list[Score] = []
     with progress_bar(config.method) as progress:
-        for score in calibrate(
-            make, values, network, held_out, sigmas=sigmas, count=config.count, criterion=config.criterion,
-            seed=config.seed, device=config.device, folder=run.path,
-        ):
+        if config.criterion == "mse" and where.many(run.say):   # a trajectory passes all levels at once
+            waiting = [sigma for sigma in sigmas if not level_file(run.path, sigma, "json").exists()]
+            found = where.run(_worker, config, level_units(run.path, waiting, "json"), run.path, run.say)
+            for done, _ in enumerate(found, len(sigmas) - len(waiting) + 1):
+                progress(done, len(sigmas))
+        for score in try_levels(sigmas, run.path):
             scores.append(score)
-            progress(len(scores), len(values) * len(sigmas))
+            progress(sigmas.index(score.sigma) + 1, len(sigmas))
     found = calibration(config.method, policy.images.shape[1], config.criterion, scores)
     found.save(run.path / "schedule.json")
     best = found.schedule
@@ -78,6 +78,35 @@ def main(args: list[str]) -> None:
     with run.atomic("scores.png") as part:
         figure(found).savefig(part, dpi=150)
     run.say(f"\n{plain(headers, rows)}\n\n{run.path / 'schedule.json'}, {run.path / 'scores.png'}")
+
+
+def _trying(config: Config, policy: Policy) -> Callable[[Sequence[float], Path], Iterator[Score]]:
+    """What scores all values at some noise levels, with a file for each level in a folder."""
+    from fpmc import presets
+    from fpmc.core.sources import Source
+    from fpmc.networks import load_network
+    from fpmc.study.levels import calibrate
+
+    network, held_out = load_network(policy.network(config.network), device=config.device), policy.tuning
+    values = config.values or default_values(config.method, policy.images.shape[1])
+    option, source = "tau" if config.method == "lukoianov" else "schedule", Source(policy.training)
+
+    def make(value: float) -> FPMC:
+        return getattr(presets, config.method)(source, **{option: value})
+
+    options = {name: getattr(config, name) for name in ("count", "criterion", "seed", "device")}
+    return lambda sigmas, folder: calibrate(make, values, network, held_out, sigmas=sigmas, folder=folder, **options)
+
+
+def _worker(config: Config, folder: Path) -> Work:
+    try_levels = _trying(config, config.policy())
+
+    def work(sigma: float) -> Iterator[float]:
+        for _ in try_levels([sigma], folder):
+            pass
+        yield sigma
+
+    return work
 
 
 def default_values(method: str, resolution: int) -> tuple[float, ...]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fpmc.cli.jobs import share
-from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, parse, progress_bar
+from fpmc.cli.options import ClusterOptions, DataOptions, LevelOptions, parse, progress_bar
 from fpmc.errors import InputError
 from fpmc.study.methods import Method, parse_method
 
@@ -17,19 +16,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from fpmc.learn.finetune import Level, TuningStep
+    from fpmc.learn.finetune import Level
     from fpmc.report.run import RunDirectory
+    from fpmc.study.cluster import Where, Work
     from fpmc.study.levels import Finetuning
 
 OWN = ("steps", "batch", "monte_carlo", "floor_q", "floor_r")   # instead of the preset's
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions, LevelOptions, DeviceOptions):
+class Config(DataOptions, LevelOptions, ClusterOptions):
     """Learn soft query precisions and response weights: a denoiser in --outdir/model, curves, pictures, a table.
 
     Each noise level is learned on its own and saved as it goes; interrupted, the same command resumes. At levels that
-    are not learned the denoiser stays as it was. --jobs shares the levels among processes and changes no result.
+    are not learned the denoiser stays as it was. Levels may be learned side by side (--jobs, --cluster),
+    with the same result.
     """
 
     outdir: Path = Path("runs/finetune")            # run directory to write or to resume
@@ -43,36 +44,35 @@ class Config(DataOptions, LevelOptions, DeviceOptions):
     floor_q: float | None = None                    # zeros of q start here; 0 keeps them 0; none: neutral
     floor_r: float | None = None                    # zeros of r likewise
     seed: int = 0
-    jobs: int = 1                                   # processes that learn levels side by side
-    threads: int | None = None                      # of each process; none: all cores for one process, else one each
+    threads: int | None = None                      # of each process; none: its share of the cores
 
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "finetune")
-    for name in ("jobs", "threads"):
-        if (count := getattr(config, name)) is not None and count < 1:
-            raise InputError(f"{name} {count}: at least 1 is needed")
     if config.threads is not None:
         import torch
 
+        if config.threads < 1:
+            raise InputError(f"threads {config.threads}: at least 1 is needed")
         torch.set_num_threads(config.threads)
-    job = _job(config)
+    where = config.where(config.threads)
+    job = _job(config if config.cluster is None else replace(config, device="cpu"), config.outdir)
     policy = job.policy
     sigmas = [policy.known(sigma) for sigma in config.chosen(policy)]
 
     from fpmc.report.run import RunDirectory
 
-    free = ("sigmas", "levels", "outdir", "jobs", "threads", "device")
+    free = ("sigmas", "levels", "outdir", "jobs", "cluster", "cluster_options", "threads", "device")
     identity = {**asdict(config), "outdir": None, "data_checksum": policy.images.checksum()}
     identity["network_checksum"] = Method(policy.network(config.network)).checksum()
     run = RunDirectory(config.outdir, identity, command="finetune", free=free)
     if passed := [f"{sigma:g}" for sigma in sigmas if sigma not in policy.grid]:
         run.say(f"sampling in {policy.steps} steps does not visit σ = {', '.join(passed)}; --levels names its levels")
-    _learn(config, job, sigmas, run)
-    _conclude(config, job, run)
+    _learn(config, where, job, sigmas, run)
+    _conclude(config, job, sigmas, run)
 
 
-def _job(config: Config) -> Finetuning:
+def _job(config: Config, folder: Path) -> Finetuning:
     """What every process needs to learn a level."""
     from fpmc.core.fpmc import FPMC
     from fpmc.learn.finetune import LAPTOP, Tuning
@@ -87,38 +87,34 @@ def _job(config: Config) -> Finetuning:
     if not isinstance(denoiser, FPMC):
         raise InputError(f"{config.denoiser} is a network; fine-tuning starts from an analytic denoiser")
     tuning |= {"learn": config.learn, "seed": config.seed, "decay_from": policy.decay_from}
-    return Finetuning.of(denoiser, network, policy, device=config.device, folder=config.outdir, **tuning)
+    return Finetuning.of(denoiser, network, policy, device=config.device, folder=folder, **tuning)
 
 
-def _learner(config: Config) -> Callable[[float], Iterator[tuple[float, TuningStep | str]]]:
-    job = _job(config)
+def _learner(config: Config, folder: Path) -> Work:
+    job = _job(config, folder)
     return lambda sigma: _level(job, sigma)
 
 
-def _level(job: Finetuning, sigma: float) -> Iterator[tuple[float, TuningStep | str]]:
-    """Learn one level, with a record for each step and a line at the end; its files are in the run directory."""
-    from fpmc.files import atomic
-    from fpmc.study.levels import level_file
-
+def _level(job: Finetuning, sigma: float) -> Iterator[tuple[float, dict[str, float] | str]]:
+    """Learn one level, with a record for each step and a line at the end; its file is in the run directory."""
     level = job.start(sigma)
-    before = level.log_q.exp().cpu(), level.log_r.exp().cpu()
     for record in job.learn(level):
-        yield sigma, record
-    assert job.folder is not None
-    with atomic(level_file(job.folder, sigma, "png")) as part:
-        figure(level, before).savefig(part, dpi=120)
+        yield sigma, asdict(record)
     yield sigma, f"σ {level.sigma:.4g}: {level.baseline:.5f} → {level.best:.5f} at step {level.best_step}"
 
 
-def _learn(config: Config, job: Finetuning, sigmas: Sequence[float], run: RunDirectory) -> None:
-    """All levels, in this process or in several, with one bar for all of them."""
+def _learn(config: Config, where: Where, job: Finetuning, sigmas: Sequence[float], run: RunDirectory) -> None:
+    """All levels, here or elsewhere, with one bar for all of them."""
     from tqdm import tqdm
 
-    if config.jobs == 1:
-        messages = (message for sigma in sigmas for message in _level(job, sigma))
+    from fpmc.study.levels import level_units
+
+    if where.many(run.say):
+        units = level_units(run.path, sigmas, memory=job.tuning.memory)
+        messages = where.run(_learner, config, units, run.path, run.say)
     else:
-        messages = share(_learner, config, sigmas, jobs=config.jobs, threads=config.threads or 1)
-    done = dict.fromkeys(sigmas, 0)
+        messages = (message for sigma in sigmas for message in _level(job, sigma))
+    done = dict.fromkeys(sigmas, 0.0)
     with progress_bar("noise levels") as progress:
         for sigma, message in messages:
             if isinstance(message, str):
@@ -126,18 +122,23 @@ def _learn(config: Config, job: Finetuning, sigmas: Sequence[float], run: RunDir
                 with tqdm.external_write_mode():
                     run.say(message)
             else:
-                done[sigma] = message.step
-                run.event(**asdict(message))
+                done[sigma] = message["step"]
+                run.event(**message)
             progress(sum(done.values()), len(sigmas) * job.tuning.steps)
 
 
-def _conclude(config: Config, job: Finetuning, run: RunDirectory) -> None:
-    """The denoiser and the table of all levels so far, those of earlier sittings too."""
+def _conclude(config: Config, job: Finetuning, sigmas: Sequence[float], run: RunDirectory) -> None:
+    """The denoiser and the table of all levels so far, those of earlier sittings too; pictures of the new ones."""
     from statistics import median
 
     from fpmc.report.table import markdown, plain
+    from fpmc.study.levels import level_file
 
     levels = job.kept()
+    for sigma in sigmas:
+        start = job.start(sigma)
+        with run.atomic(level_file(run.path, sigma, "png").name) as part:
+            figure(levels[sigma], (start.log_q.exp().cpu(), start.log_r.exp().cpu())).savefig(part, dpi=120)
     job.model({sigma: level.result for sigma, level in levels.items()}).save_pretrained(run.path / "model")
     times: dict[float, list[float]] = {}
     for event in run.events():

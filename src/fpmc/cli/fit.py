@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fpmc.cli.options import DeviceOptions, LevelOptions, SourceOptions, parse, progress_bar
+from fpmc.cli.options import ClusterOptions, LevelOptions, SourceOptions, parse, progress_bar
 from fpmc.errors import InputError
 from fpmc.study.methods import Method
 
@@ -17,15 +18,17 @@ if TYPE_CHECKING:
 
     from fpmc.core.fpmc import FPMC
     from fpmc.images import ImageSet
-    from fpmc.learn.fit import Fit
+    from fpmc.learn.fit import Fit, Target
     from fpmc.report.run import RunDirectory
+    from fpmc.study.cluster import Work
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SourceOptions, LevelOptions, DeviceOptions):
+class Config(SourceOptions, LevelOptions, ClusterOptions):
     """Fit how much say each patch size has at each noise level: a denoiser in --outdir/model, a table, a plot.
 
-    Each level is kept as it is done; interrupted, the same command resumes.
+    Each level is kept as it is done; interrupted, the same command resumes. Levels may be fitted side by side (--jobs,
+    --cluster).
     """
 
     outdir: Path = Path("runs/fit")                 # run directory to write or to resume
@@ -45,29 +48,53 @@ class Config(SourceOptions, LevelOptions, DeviceOptions):
 def main(args: list[str]) -> None:
     config = parse(Config, args, "fit")
 
-    from fpmc.networks import load_network
     from fpmc.report.run import RunDirectory
-    from fpmc.study.levels import fit_levels, weighed
+    from fpmc.study.levels import level_file, level_units, weighed
 
     if config.sizes and len(config.shape) > 1:
         raise InputError(f"--sizes go with one --shape, got {' '.join(config.shape)}; without --sizes each has its own")
-    target = "clean" if config.target == "clean" else load_network(config.target, device=config.device)
-    images = config.images()
+    where, images = config.where(), config.images()
     sigmas = config.chosen(config.policy(images))
-    base = _collections(config, images)
-    identity = {**asdict(config), "sigmas": sigmas, "levels": None, "outdir": None}
+    here = _Here(config if config.cluster is None else replace(config, device="cpu"), images)
+    elsewhere = dict.fromkeys(("levels", "outdir", "jobs", "cluster", "cluster_options"))
+    identity = {**asdict(config), "sigmas": sigmas, **elsewhere}
     identity["data_checksum"] = images.checksum()
-    identity["target_checksum"] = None if target == "clean" else Method(config.target).checksum()
+    identity["target_checksum"] = None if config.target == "clean" else Method(config.target).checksum()
     run = RunDirectory(config.outdir, identity, command="fit", free=("device",))
-    options = {"count": config.count, "per": config.per, "seed": config.seed, "device": config.device}
-    fits: list[Fit] = []
     with progress_bar("fit") as progress:
-        for fit in fit_levels(base, target, images, sigmas, folder=run.path, **options):
+        if where.many(run.say):
+            waiting = [sigma for sigma in sigmas if not level_file(run.path, sigma, "pt").exists()]
+            found = where.run(_fitter, config, level_units(run.path, waiting), run.path, run.say)
+            for done, _ in enumerate(found, len(sigmas) - len(waiting) + 1):
+                progress(done, len(sigmas))
+        fits: list[Fit] = []
+        for fit in here.fits(sigmas, run.path):
             fits.append(fit)
             progress(len(fits), len(sigmas))
-    weighed(base, fits, target).save_pretrained(run.path / "model")
-    _report(run, base, fits)
+    weighed(here.base, fits, here.target).save_pretrained(run.path / "model")
+    _report(run, here.base, fits)
     run.say(f"saved as {run.path / 'model'}")
+
+
+class _Here:
+    """What fitting takes, in this process."""
+
+    def __init__(self, config: Config, images: ImageSet) -> None:
+        from fpmc.networks import load_network
+
+        self.config, self.images, self.base = config, images, _collections(config, images)
+        self.target: Target = "clean" if config.target == "clean" else load_network(config.target, device=config.device)
+
+    def fits(self, sigmas: Sequence[float], folder: Path) -> Iterator[Fit]:
+        from fpmc.study.levels import fit_levels
+
+        options = {name: getattr(self.config, name) for name in ("count", "per", "seed", "device")}
+        return fit_levels(self.base, self.target, self.images, sigmas, folder=folder, **options)
+
+
+def _fitter(config: Config, folder: Path) -> Work:
+    here = _Here(config, config.images())
+    return lambda sigma: (fit.sigma for fit in here.fits([sigma], folder))
 
 
 def _collections(config: Config, images: ImageSet) -> FPMC:

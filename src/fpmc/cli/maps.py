@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, check_sigmas, parse, progress_bar
+from fpmc.cli.options import ClusterOptions, DataOptions, LevelOptions, check_sigmas, parse, progress_bar
+
+if TYPE_CHECKING:
+    from fpmc.networks.maps import SensitivityMaps
+    from fpmc.study.cluster import Work
+    from fpmc.study.policy import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions, LevelOptions, DeviceOptions):
+class Config(DataOptions, LevelOptions, ClusterOptions):
     """Average a network's absolute gradients over noisy images: maps.safetensors and maps.png in --outdir."""
 
     outdir: Path = Path("runs/maps")        # run directory to write or to resume
@@ -26,31 +33,29 @@ def main(args: list[str]) -> None:
     import torch
 
     from fpmc.methods.schedules import resolve
-    from fpmc.networks import load_network, save_maps, sensitivity_maps
+    from fpmc.networks import save_maps
+    from fpmc.networks.maps import sums_file
     from fpmc.report.grid import image_grid
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import plain
+    from fpmc.study.cluster import Unit
 
-    policy = config.policy()
+    where, policy = config.where(), config.policy()
     images, name = policy.images, policy.network(config.network)
-    net = load_network(name, device=config.device)
     taus = resolve(policy.dataset, "pspc_flex", images.shape)
     wanted = config.sigmas or config.levels
     sigmas = config.chosen(policy) if wanted else check_sigmas(sigma for sigma, tau in taus.items() if tau < 1)
     identity = {key: value for key, value in asdict(config).items() if key != "outdir"}
-    run = RunDirectory(config.outdir, identity, command="maps", free=("sigmas", "levels", "draws", "chunk", "device"))
+    free = ("sigmas", "levels", "draws", "chunk", "device", "jobs", "cluster", "cluster_options")
+    run = RunDirectory(config.outdir, identity, command="maps", free=free)
+    draws = run.path / "draws"
     with progress_bar("maps") as progress:
-        maps = sensitivity_maps(
-            net,
-            images,
-            sigmas,
-            draws=config.draws,
-            seed=config.seed,
-            chunk=config.chunk,
-            device=config.device,
-            checkpoint=run.path / "draws",
-            progress=progress,
-        )
+        if where.many(run.say):
+            units = [Unit(f"{sigma!r}", sigma, (sums_file(draws, sigma).name,), f"σ {sigma:.4g}") for sigma in sigmas]
+            for done, _ in enumerate(where.run(_worker, config, units, draws, run.say), 1):
+                progress(done, len(sigmas))
+        here = config if config.cluster is None else replace(config, device="cpu")
+        maps = _maps(here, policy, sigmas, draws, progress=progress)
     target = run.path / "maps.safetensors"
     save_maps(maps, target)
 
@@ -68,3 +73,22 @@ def main(args: list[str]) -> None:
     lines = [[f"{sigma:g}", str(maps.draws[sigma]), f"{maps.errors[sigma]:.3f}"] for sigma in sigmas]
     run.say(plain(["σ", "draws", "relative standard error"], lines))
     run.say(f"{target} ({target.stat().st_size / 1e6:.2f} MB), {run.path / 'maps.png'}")
+
+
+def _maps(config: Config, policy: Policy, sigmas: Sequence[float], draws: Path, **more: Any) -> SensitivityMaps:
+    """The maps at some noise levels, from where the files of their draws are."""
+    from fpmc.networks import load_network, sensitivity_maps
+
+    network = load_network(policy.network(config.network), device=config.device)
+    options = {name: getattr(config, name) for name in ("draws", "seed", "chunk", "device")}
+    return sensitivity_maps(network, policy.images, sigmas, checkpoint=draws, **options, **more)
+
+
+def _worker(config: Config, folder: Path) -> Work:
+    policy = config.policy()
+
+    def work(sigma: float) -> Iterator[float]:
+        _maps(config, policy, [sigma], folder)
+        yield sigma
+
+    return work

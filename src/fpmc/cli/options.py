@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
@@ -21,6 +22,7 @@ from fpmc.study.methods import read_value
 if TYPE_CHECKING:
     from fpmc.core.sources import Source
     from fpmc.images import ImageSet
+    from fpmc.study.cluster import Where
     from fpmc.study.policy import Policy
 
 C = TypeVar("C")
@@ -32,7 +34,7 @@ def parse(config: type[C], args: list[str], command: str) -> C:
     """A frozen dataclass from the command line; its docstring and trailing comments are the help."""
     description = inspect.getdoc(config)
     found = tyro.cli(config, args=args, prog=f"fpmc {command}", description=description, use_underscores=True)
-    if isinstance(found, DeviceOptions) and found.device != "cpu":
+    if isinstance(found, DeviceOptions) and found.device != "cpu" and getattr(found, "cluster", None) is None:
         check_device(found.device)
     return found
 
@@ -61,6 +63,24 @@ class DataOptions:
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
     device: str = "cpu"             # where networks and denoisers compute, e.g. cuda
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions(DeviceOptions):
+    jobs: int | None = None         # processes side by side, each with its share of the cores; Slurm: jobs; none: one
+    cluster: str | None = None      # where else: tcp://host:8786 (a scheduler of Dask) or slurm
+    cluster_options: Path | None = None     # of Slurm: a YAML file with cores, memory, walltime, queue, …
+
+    def where(self, threads: int | None = None) -> Where:
+        """Where noise levels or tasks are computed; threads: of each process of this machine, else its share."""
+        from fpmc.study.cluster import Where
+
+        jobs = 1 if self.jobs is None else self.jobs
+        if threads is None:
+            import torch
+
+            threads = max(1, torch.get_num_threads() // max(1, jobs))
+        return Where(jobs, self.cluster, self.cluster_options, threads, self.device.startswith("cuda"))
 
 
 @dataclass(frozen=True, kw_only=True)

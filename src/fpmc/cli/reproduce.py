@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from fpmc.cli.options import DataOptions, DeviceOptions, parse, progress_bar
+from fpmc.cli.options import ClusterOptions, DataOptions, parse, progress_bar
 from fpmc.errors import InputError
 from fpmc.study.paper import EXPERIMENTS, choose
 
 if TYPE_CHECKING:
     from fpmc.report.run import RunDirectory
+    from fpmc.study.cluster import Where, Work
     from fpmc.study.graph import Cache
     from fpmc.study.lab import Lab
     from fpmc.study.paper import Experiment
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 
 MOST_JOBS = 8                                       # a task may take a gigabyte
 BAR = "{l_bar}{bar}| {elapsed} gone, {remaining} left"      # in seconds of predicted work
-OWN = ("names", "list", "dry_run", "outdir", "cache", "jobs")  # these decide no number
+OWN = ("names", "list", "dry_run", "outdir", "cache", "jobs", "cluster", "cluster_options")  # these decide no number
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions, DeviceOptions):
+class Config(DataOptions, ClusterOptions):
     """Figures and tables of the paper, with its published values beside ours: --outdir/index.html and files.
 
-    Interrupted, the same command resumes; what exists is not computed again, what changed is. Commands with the same
-    --cache share the work, on one machine or on several.
+    Interrupted, the same command resumes; what exists is not computed again, what changed is. Tasks run in one process
+    per core, or on a cluster.
     """
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()   # experiments, or all; --list names them
@@ -64,8 +65,6 @@ def main(args: list[str]) -> None:
     names = choose(config.names)
     if config.max_size is not None and config.max_size < 1:
         raise InputError(f"max_size must be at least 1, got {config.max_size}")
-    if config.jobs is not None and config.jobs < 1:
-        raise InputError(f"jobs {config.jobs}: at least 1 is needed")
 
     import torch
 
@@ -75,19 +74,22 @@ def main(args: list[str]) -> None:
     from fpmc.study.reproduce import forecast, reproduce
 
     cores = torch.get_num_threads()
-    jobs = config.jobs or (min(cores, MOST_JOBS) if config.device == "cpu" else 1)
-    torch.set_num_threads(max(1, cores // jobs))        # speed is measured as the processes will have it
-    lab, experiments = _open(config)
+    if config.jobs is None and config.cluster is None and config.device == "cpu":
+        config = replace(config, jobs=min(cores, MOST_JOBS))
+    where = config.where()
+    many = where.many(print)
+    torch.set_num_threads(where.threads if many else cores)     # speed is measured as the processes will have it
+    lab, experiments = _open(config if config.cluster is None else replace(config, device="cpu"))
     if config.dry_run:
-        print(table_of(forecast(lab, experiments, Cache(_place(config), print)), jobs))
+        print(table_of(forecast(lab, experiments, Cache(_place(config), print)), where.jobs if many else 1))
         return
     settings = {name: value for name, value in asdict(config).items() if name not in OWN}
     free = tuple(name for name in settings if name not in ("data", "scale"))
     run = RunDirectory(config.outdir, settings | {"names": names}, command="reproduce", free=(*free, "names"))
     cache = Cache(_place(config), run.say)
     with progress_bar("reproduce", bar_format=BAR) as progress:
-        if jobs > 1:
-            _side_by_side(config, jobs, lab, experiments, cache, run, progress)
+        if many:
+            _elsewhere(config, where, lab, experiments, cache, run, progress)
         exhibits = reproduce(lab, experiments, run, cache, command=command_of(config), progress=progress)
     for exhibit in exhibits:
         run.say(f"\n{exhibit.title}\n{plain(exhibit.headers, exhibit.rows)}")
@@ -118,36 +120,28 @@ def _place(config: Config) -> Path:
     return config.cache or config.outdir / "cache"
 
 
-def _side_by_side(
-    config: Config, jobs: int, lab: Lab, experiments: Sequence[Experiment], cache: Cache, run: RunDirectory,
+def _elsewhere(
+    config: Config, where: Where, lab: Lab, experiments: Sequence[Experiment], cache: Cache, run: RunDirectory,
     progress: Callable[[float, float, str], object],
 ) -> None:
-    """Compute all tasks in several processes."""
-    import torch
-
-    from fpmc.cli.jobs import share
+    """Compute all tasks in other processes."""
+    from fpmc.study.graph import units_of
     from fpmc.study.reproduce import predicted, tasks_of
 
-    seconds, done = predicted(lab, tasks_of(experiments), cache), 0.0
-    for key, name, spent in share(_worker, config, range(jobs), jobs=jobs, threads=torch.get_num_threads()):
+    tasks = tasks_of(experiments)
+    seconds, done = predicted(lab, tasks, cache), 0.0
+    for key, name, spent in where.run(_worker, config, units_of(tasks, cache), cache.path, run.say):
         done += seconds.get(key, 0.0)
         run.note(f"{name}: {spent:.1f} s")
         progress(done, sum(seconds.values()), name)
 
 
-def _worker(config: Config) -> Callable[[int], Iterator[tuple[str, str, float]]]:
-    from fpmc.study.graph import Cache, Results
-    from fpmc.study.graph import run as run_tasks
+def _worker(config: Config, folder: Path) -> Work:
+    from fpmc.study.graph import Cache, working
     from fpmc.study.reproduce import tasks_of
 
     lab, experiments = _open(config)
-
-    def work(_: int) -> Iterator[tuple[str, str, float]]:
-        for task, result, cached in run_tasks(tasks_of(experiments), lab, Cache(_place(config)), Results()):
-            if not cached:
-                yield task.key, task.name, result.seconds
-
-    return work
+    return working(tasks_of(experiments), lab, Cache(folder))
 
 
 def table_of(kinds: list[Forecast], jobs: int) -> str:

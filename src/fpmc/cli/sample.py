@@ -29,6 +29,7 @@ class Config(SamplerOptions, SourceOptions, DeviceOptions):
     outdir: Path = Path("runs/sample")  # run directory to write or to resume
     classes: Annotated[str, tyro.conf.arg(name="class")] = "random"    # of a network of classes: random, or a number
     denoiser: str = "pspc_square"   # optimal, wiener, ls, els, pspc_square, pspc_flex, lukoianov:tau=0.02, a network
+    dry_run: bool = False           # print the time and memory it will take, and stop; `fpmc plan` has more
 
 
 def main(args: list[str]) -> None:
@@ -44,7 +45,13 @@ def main(args: list[str]) -> None:
     denoiser: Any = method.build(source, data=config.data, device=config.device)
     settings = config.settings(denoiser.shape)
     label = method.title(denoiser)
-    identity = {key: value for key, value in asdict(config).items() if key != "outdir"} | {
+    if config.dry_run:
+        from fpmc.cli import plan
+
+        asked = plan.Config(seeds=len(seeds), batch=config.batch, steps=settings["steps"], ranks=1)
+        print(plan.page(method, denoiser.shape, 0 if source is None else len(source), asked))
+        return
+    identity = {key: value for key, value in asdict(config).items() if key not in ("outdir", "dry_run")} | {
         "steps": settings["steps"],
         "data_checksum": images.checksum() if images is not None else None,
         "denoiser_checksum": method.checksum(),

@@ -124,6 +124,11 @@ def _answer(denoiser: Denoiser, images: ImageSet, device: str | torch.device) ->
     return x0.double().abs().mean().item()
 
 
+def sums_file(folder: str | os.PathLike[str], sigma: float) -> Path:
+    """Where the draws of one noise level are added up."""
+    return Path(folder) / f"sigma-{sigma:.6g}.safetensors"
+
+
 class _Sums:
     """Sum and sum of squares over draws at one noise level, kept in a file if there is a folder for it."""
 
@@ -136,7 +141,7 @@ class _Sums:
     ) -> None:
         self.count, self.identity = 0, identity
         self.total, self.squares = (torch.zeros(*shape[1:], *shape[1:]) for _ in range(2))
-        self.path = None if folder is None else Path(folder) / f"sigma-{sigma:.6g}.safetensors"
+        self.path = None if folder is None else sums_file(folder, sigma)
         if self.path is not None and self.path.exists():
             self._restore(self.path)
 

@@ -1,4 +1,4 @@
-"""JSON from outside: bounded in bytes and nesting, no key twice, an object or list as asked."""
+"""JSON and YAML from outside: bounded in bytes and nesting, no key twice, an object or list as asked."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ def parse_json(text: bytes | str, max_depth: int = MOST_DEPTH, *, kind: type | N
         raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"it is not JSON ({in_short(error)}); make it again") from error
+    return _of_kind(value, kind)
+
+
+def _of_kind(value: Any, kind: type | None) -> Any:
     if kind is not None and type(value) is not kind:
         names = {dict: "an object {…}", list: "a list […]"}
         raise InputError(f"it must hold {names.get(kind, kind.__name__)}; it holds {type(value).__name__}")
@@ -77,3 +81,24 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))
         raise InputError(f"it has the key {twice[:60]!r} twice; keep one")
     return found
+
+
+def read_yaml(path: str | os.PathLike[str], max_bytes: int = 2**16, *, kind: type | None = None) -> Any:
+    """The content of a YAML file: plain values only, no tags, no anchors, no key twice."""
+    import yaml
+
+    class Plain(yaml.SafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            pairs = [(str(key.value), None) for key, _ in node.value]
+            _unique(pairs)
+            return super().construct_mapping(node, deep)
+
+    with reading(path):
+        text, depth = read_bytes(path, max_bytes).decode(), 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            if getattr(event, "tag", None) or getattr(event, "anchor", None):
+                raise InputError(f"line {event.start_mark.line + 1} has a tag or an anchor; write plain values")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MOST_DEPTH:
+                raise InputError(f"it is nested more than {MOST_DEPTH} deep; no file of fpmc is")
+        return _of_kind(yaml.load(text, Plain), kind)   # a SafeLoader: nothing is executed

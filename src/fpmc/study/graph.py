@@ -1,7 +1,7 @@
 """Tasks and their results: computed once, kept in files that know what made them, computed again when that changes.
 
-A task is one unit of work (a noise level, a batch of seeds), so an interruption loses at most one of them. Processes
-with the same folder share the work: each takes tasks that no other is at.
+A task is one unit of work (a noise level, a batch of seeds), so an interruption loses at most one of them. Commands
+with the same folder do not repeat each other's work: a task that another process is at is waited for.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,8 +23,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fpmc.errors import InputError
 from fpmc.files import atomic
 from fpmc.readers.tensors import read_safetensors
+from fpmc.study.cluster import Unit
 from fpmc.study.code import fingerprint
 
 HEADER = "fpmc-result"
@@ -114,7 +116,7 @@ class Cache:
 
     def get(self, task: Task) -> Result | None:
         """The result of a task, if it is there and whole."""
-        path = self._place(task)
+        path = self.file(task)
         if task.key not in self._verified:
             if not path.exists():
                 return None
@@ -134,11 +136,11 @@ class Cache:
             "name": task.name, "key": task.key, "settings": task.settings, "info": made.info, "seconds": seconds,
             "sha256": _checksum(tensors, made.info),
         }
-        with atomic(self._place(task)) as part:
+        with atomic(self.file(task)) as part:
             save_file(tensors, part, {HEADER: json.dumps(header)})
         shutil.rmtree(self.scratch(task), ignore_errors=True)
         info = json.loads(json.dumps(made.info))        # as it will be read the next time
-        self._verified[task.key] = Result(self._place(task), info, seconds)
+        self._verified[task.key] = Result(self.file(task), info, seconds)
         return self._verified[task.key]
 
     def scratch(self, task: Task) -> Path:
@@ -153,12 +155,13 @@ class Cache:
         try:
             with FileLock(path, blocking=False):
                 yield True
-                if self._place(task).exists():          # computed, now or by another process before
+                if self.file(task).exists():          # computed, now or by another process before
                     path.unlink(missing_ok=True)
         except Timeout:
             yield False
 
-    def _place(self, task: Task) -> Path:
+    def file(self, task: Task) -> Path:
+        """Where the result of a task is, or will be."""
         name = re.sub(r"[^\w.+=-]+", "_", task.name)
         return self.path / f"{name[:100]}-{task.key[:16]}.safetensors"
 
@@ -218,6 +221,36 @@ def _settle(task: Task, lab: Any, cache: Cache, results: Results) -> Done | None
         began = time.perf_counter()
         made = task.function(lab, inputs, cache.scratch(task), **task.settings)
         return Done(task, cache.put(task, made, time.perf_counter() - began), False)
+
+
+def units_of(tasks: Sequence[Task], cache: Cache) -> list[Unit]:
+    """The tasks that have no result yet, for `cluster.Where`; inputs come first."""
+    units: dict[str, Unit] = {}
+    for task in ordered(tasks):
+        inputs = tuple(units[other.key]._replace(inputs=()) for other in task.inputs)
+        memory = task.predict().memory
+        units[task.key] = Unit(task.key, task.key, (cache.file(task).name,), task.kind, inputs, memory, checked=False)
+    return [units[task.key] for task in ordered(tasks) if cache.get(task) is None]
+
+
+def working(tasks: Iterable[Task], lab: Any, cache: Cache) -> Callable[[str], Iterator[tuple[str, str, float]]]:
+    """What computes one of these tasks by its key, after its inputs, and tells (key, name, seconds) if it had to."""
+    known, results = {task.key: task for task in ordered(tasks)}, Results()
+
+    def work(key: str) -> Iterator[tuple[str, str, float]]:
+        if key not in known:
+            raise InputError("a worker has other code, data or weights than this command; give all machines the same")
+        task = known[key]
+        for other in task.inputs:
+            if (found := cache.get(other)) is None:
+                raise InputError(f"the result of {other.name} is gone or damaged; run the same command again")
+            results[other] = found
+        while (done := _settle(task, lab, cache, results)) is None:
+            time.sleep(PATIENCE)
+        if not done.cached:
+            yield key, task.name, done.result.seconds
+
+    return work
 
 
 def _read(path: Path, key: str) -> Result:

@@ -21,12 +21,19 @@ from fpmc.learn.fit import Fit, Per, Target, fit_level, weigh
 from fpmc.process import Denoiser
 from fpmc.readers.text import read_json
 from fpmc.readers.torches import read_torch
+from fpmc.study.cluster import Unit
 from fpmc.study.policy import Policy
 
 
 def level_file(folder: Path, sigma: float, kind: str) -> Path:
     """Where what belongs to one noise level is kept."""
     return folder / f"level-{sigma:.6g}.{kind}"
+
+
+def level_units(folder: Path, sigmas: Sequence[float], kind: str = "pt", memory: float = 0.0) -> list[Unit]:
+    """A unit of work for each noise level, for `cluster.Where`."""
+    files = {sigma: level_file(folder, sigma, kind).relative_to(folder) for sigma in sigmas}
+    return [Unit(f"{sigma!r}", sigma, (str(file),), f"σ {sigma:.4g}", memory=memory) for sigma, file in files.items()]
 
 
 def _resumed(path: Path, sigma: float, read: Callable[[Path], Any]) -> Any:

@@ -6,20 +6,24 @@ took corrects the rest (`reproduce.predicted`).
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fpmc import presets
 from fpmc.augmentation import MOVES
 from fpmc.core.collection import Collection
 from fpmc.core.fpmc import FPMC
 from fpmc.core.precision import Full, Precision, Precisions, Squares
 from fpmc.core.response import Response, Responses, SameAsQ, one_hot
 from fpmc.engine import Call, cost
+from fpmc.errors import InputError
 from fpmc.images import ImageSet
 from fpmc.methods.multiscale import multiscale
 from fpmc.methods.schedules import resolve
@@ -45,7 +49,7 @@ def calls(lab: Lab, method: Method, sigmas: Iterable[float], count: int) -> Work
     amounts: dict[str, float] = {}
     for sigma in sigmas:
         _add(amounts, per_image(lab, method, sigma), count)
-    return Work(amounts, _memory(lab, method))
+    return Work(amounts, _memory(len(lab.images), lab.images.shape, method))
 
 
 def asking(lab: Lab, count: float) -> Work:
@@ -144,13 +148,92 @@ def _sizes(dataset: str | None, shape: tuple[int, int, int]) -> dict[float, floa
     return resolve(dataset, "pspc_square", shape)
 
 
-def _memory(lab: Lab, method: Method) -> float:
-    images = 2.0 * len(lab.images) * lab.dimension      # as they are, and laid out for the kernels
+def _memory(count: int, shape: tuple[int, int, int], method: Method) -> float:
+    dimension = math.prod(shape)
+    images = 2.0 * count * dimension                    # as they are, and laid out for the kernels
     if method.augment == "moved":
-        images += len(MOVES) * len(lab.images) * lab.dimension
-    covariance = 24.0 * lab.dimension**2 if method.preset in ("wiener", "lukoianov", "multiscale") else 0.0
-    vectors = {"pspc_flex": lab.side**4, "lukoianov": lab.dimension**2}.get(method.preset, 0)
+        images += len(MOVES) * count * dimension
+    covariance = 24.0 * dimension**2 if method.preset in ("wiener", "lukoianov", "multiscale") else 0.0
+    vectors = {"pspc_flex": (shape[1] * shape[2]) ** 2, "lukoianov": dimension**2}.get(method.preset, 0)
     return images + covariance + vectors * (8.0 if method.soft else 1.0) + 64 * 2**20
+
+
+# Sampling by many ranks, on paper
+
+
+class Link(NamedTuple):
+    """What is between ranks."""
+
+    bandwidth: float = 1.25e9                           # bytes a second each way: 10 Gbit/s
+    latency: float = 50e-6                              # seconds of a message
+
+
+class Share(NamedTuple):
+    """What sampling takes of each rank, predicted."""
+
+    images: int                                         # of the source
+    seeds: int
+    seconds: float
+    memory: float                                       # bytes
+    traffic: float                                      # bytes that a call brings together, at most
+    collectives: int                                    # of a call, at most
+
+
+def over_ranks(
+    method: Method,
+    shape: tuple[int, int, int],
+    images: int,
+    sigmas: Sequence[float],                            # of all evaluations of a sample
+    seeds: int,
+    mesh: tuple[int, int] = (1, 1),                     # ranks that split the source, times ranks that split the seeds
+    *,
+    batch: int = 16,
+    threads: int = 1,                                   # of a rank
+    link: Link = Link(),  # noqa: B008
+) -> Share:
+    """Sampling by a mesh of ranks: plans of the source's stretches, and two sums over the ranks for every call.
+
+    The first brings top and mass together, (batch, estimators) in float64; the second what is reduced,
+    (batch, C, H, W). Where each output has one estimator both go in one. Each is an all-reduce in a ring.
+    """
+    by_source, by_seeds = mesh
+    own = math.ceil(seeds / by_seeds)
+    together, calls = min(batch, own), math.ceil(own / batch)
+    stretch = math.ceil(images / by_source)
+    part = ImageSet(torch.empty(stretch, *shape, dtype=torch.uint8, device="meta"))    # plans look at sizes only
+    at = _on_paper(method, part)
+    spent = {sigma: _call(at(sigma), sigma, together, threads, shape) for sigma in set(sigmas)}
+    wait = {
+        sigma: 2 * (by_source - 1) / by_source * bytes_ / link.bandwidth + sums * link.latency * math.log2(by_source)
+        for sigma, (_, bytes_, sums, _) in spent.items()
+    }
+    return Share(
+        stretch, own, sum(own * spent[sigma][0] + calls * wait[sigma] for sigma in sigmas),
+        _memory(stretch, shape, method) + max(each[3] for each in spent.values()),
+        max(each[1] for each in spent.values()) if by_source > 1 else 0.0,
+        max(each[2] for each in spent.values()) if by_source > 1 else 0,
+    )
+
+
+def _on_paper(method: Method, images: ImageSet) -> Callable[[float], Collection]:
+    """The collections of a method, or such as cost as much."""
+    if method.preset in PLANNED:
+        return getattr(presets, method.preset)(images, **dict(method.options)).at
+    if method.preset not in ("pspc_flex", "lukoianov"):
+        raise InputError(f"{method.preset} has no plan on paper; there are {', '.join(PLANNED)}, pspc_flex, lukoianov")
+    sizes = _sizes(None, images.shape)
+    return lambda sigma: _masks(images, int(sizes[nearest(sizes, sigma)]), method.preset == "lukoianov", "", True)
+
+
+def _call(
+    collection: Collection, sigma: float, batch: int, threads: int, shape: tuple[int, int, int]
+) -> tuple[float, float, int, float]:
+    """Of a call: seconds per noisy image, bytes and number of its sums over ranks, bytes of working arrays."""
+    plan = collection.plan(Call(sigma, batch))
+    engine = sum(cost.seconds(step.counts) for step in plan.steps) * cost.machine_factor() / threads
+    state = sum(16.0 * batch * step.estimators for step in plan.steps)
+    sums = 2 if any(step.respond == "mixed" for step in plan.steps) else 1
+    return engine, state + 4.0 * batch * math.prod(shape), sums, plan.memory
 
 
 def seconds(work: Work, timed: dict[str, float]) -> float:
