@@ -13,7 +13,7 @@ from torch import Tensor
 from fpmc.engine.kernels.offer import Offer, Run
 from fpmc.engine.plan import Plan
 from fpmc.engine.reduce import Mean, Reduction
-from fpmc.engine.reduce.reduction import Found
+from fpmc.engine.reduce.reduction import Found, Part
 from fpmc.engine.state import State
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class Job(NamedTuple):
     """A step at work on some noisy images."""
 
     step: Offer
+    z: Tensor                                           # (B, C, H, W)
     run: Run
     ours: list[tuple[int, int]]                         # stretches of its source
     known: State | None                                 # log-sums over all images, if somebody has them already
@@ -100,7 +101,7 @@ def find(
     def job(step: Offer, part: Tensor) -> Job:
         members = tuple(plan.groups[index] for index in step.groups)
         run = step.start(members, part, reduction, total)
-        return Job(step, run, ours(members[0].source, run.count, team), (states or {}).get(step.groups))
+        return Job(step, part, run, ours(members[0].source, run.count, team), (states or {}).get(step.groups))
 
     rounds = [[(place, z) for place, step in enumerate(plan.steps) if step.batch is None]]
     for place, step in enumerate(plan.steps):
@@ -130,12 +131,20 @@ def passes(jobs: Sequence[Job], reduction: Reduction, team: Alone) -> list[tuple
     own = [reduce(State.merge, (jobs[place].run.first(*each) for each in jobs[place].ours)) for place in fresh]
     states |= zip(fresh, team.states(own))
     twice = [place for place in states if jobs[place].run.passes == 2]
-    sums = []
-    for run, mine, state in ((jobs[place].run, jobs[place].ours, states[place]) for place in twice):
-        assert state is not None
-        sums.append(reduce(torch.add, (run.second(*each, state) for each in mine)))
+    sums = [_second(jobs[place], states[place], reduction) for place in twice]
     summed = dict(zip(twice, sums if reduction.by_image else team.sums(sums)))
     return [(job.run.close(states.get(k), summed.get(k)), states.get(k)) for k, job in enumerate(jobs)]
+
+
+def _second(job: Job, state: State | None, reduction: Reduction) -> Tensor:
+    """What our images add."""
+    assert state is not None
+    sums = reduce(torch.add, (job.run.second(*each, state) for each in job.ours))
+    if sums.ndim or reduction.wants == "answers":
+        return sums
+    shape = len(job.z), 0, *job.z.shape[1:]             # no images add nothing, in the form that others have
+    x, w, p = job.z[:0], job.z.new_zeros(shape), job.z.new_zeros(len(job.z), 0, job.step.estimators)
+    return reduction.sums(Part(0, x, w, w, p))
 
 
 def denoise(plan: Plan, z: Tensor, total: Tensor, team: Alone | None = None) -> Tensor:

@@ -3,7 +3,7 @@
 A tile holds its images dimension by dimension. For one noisy image all posteriors are kept, tile by tile; beyond them
 its gradients need the posterior means at the entries of r, and one number a for each estimator and image. What is added
 up over many tiles is added up in float64. A noisy image goes through the last five kernels, one after the other; where
-tiles are a stretch of the source only, what a kernel has summed is merged before the next. Arrays of `WIDTH` columns are
+tiles are a stretch of the source only, what a kernel summed is merged before the next. Arrays of `WIDTH` columns are
 passed flat. Entries of row ℓ are ends[ℓ] … ends[ℓ + 1], each with its place and value; names and formulas are those of
 `gradients`.
 """
