@@ -102,7 +102,7 @@ def test_seeds_give_the_same_samples(world: World, alone: dict) -> None:
 
 def test_two_small_messages_a_call(world: World) -> None:
     """One where one pass is enough; the first call of a kind agrees on it in one more, of one number."""
-    batch, estimators, values, head = 3, 20, 90, 8 * 3
+    batch, estimators, values, head = 3, 12, 90, 8 * 3
     for name, messages, size in (("pspc_square", 2, 16 * estimators + 4 * values), ("ls", 1, 16 * 30 + 8 * values)):
         for first, received, second, again in world.run(cases.bytes_of_a_call, name):
             assert (first, second) == (messages + 1, messages)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fpmc.cli.jobs import share
 from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, parse, progress_bar
+from fpmc.cli.ranks import Crew, RankOptions, rank
 from fpmc.errors import InputError
 from fpmc.study.methods import Method, parse_method
 
@@ -25,7 +26,7 @@ OWN = ("steps", "batch", "monte_carlo", "floor_q", "floor_r")   # instead of the
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions, LevelOptions, DeviceOptions):
+class Config(DataOptions, LevelOptions, DeviceOptions, RankOptions):
     """Learn soft query precisions and response weights: a denoiser in --outdir/model, curves, pictures, a table.
 
     Each noise level is learned on its own and saved as it goes; interrupted, the same command resumes. At levels that
@@ -56,23 +57,25 @@ def main(args: list[str]) -> None:
         import torch
 
         torch.set_num_threads(config.threads)
-    job = _job(config)
+    ranks = config.ranks(seeds=False)
+    if config.jobs > 1 and rank() is not None:
+        raise InputError(f"--jobs {config.jobs} starts processes of its own; under torchrun use one job")
+    config = ranks.placed(config)
+    job = _job(config, ranks)
     policy = job.policy
     sigmas = [policy.known(sigma) for sigma in config.chosen(policy)]
-
-    from fpmc.report.run import RunDirectory
 
     free = ("sigmas", "levels", "outdir", "jobs", "threads", "device")
     identity = {**asdict(config), "outdir": None, "data_checksum": policy.images.checksum()}
     identity["network_checksum"] = Method(policy.network(config.network)).checksum()
-    run = RunDirectory(config.outdir, identity, command="finetune", free=free)
+    run = ranks.run(config.outdir, identity, command="finetune", free=free)
     if passed := [f"{sigma:g}" for sigma in sigmas if sigma not in policy.grid]:
         run.say(f"sampling in {policy.steps} steps does not visit σ = {', '.join(passed)}; --levels names its levels")
     _learn(config, job, sigmas, run)
     _conclude(config, job, run)
 
 
-def _job(config: Config) -> Finetuning:
+def _job(config: Config, ranks: Crew) -> Finetuning:
     """What every process needs to learn a level."""
     from fpmc.core.fpmc import FPMC
     from fpmc.learn.finetune import LAPTOP, Tuning
@@ -87,11 +90,11 @@ def _job(config: Config) -> Finetuning:
     if not isinstance(denoiser, FPMC):
         raise InputError(f"{config.denoiser} is a network; fine-tuning starts from an analytic denoiser")
     tuning |= {"learn": config.learn, "seed": config.seed, "decay_from": policy.decay_from}
-    return Finetuning.of(denoiser, network, policy, device=config.device, folder=config.outdir, **tuning)
+    return Finetuning.of(ranks.sharded(denoiser), network, policy, device=config.device, folder=config.outdir, **tuning)
 
 
 def _learner(config: Config) -> Callable[[float], Iterator[tuple[float, TuningStep | str]]]:
-    job = _job(config)
+    job = _job(config, Crew())
     return lambda sigma: _level(job, sigma)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fpmc.cli.options import DeviceOptions, LevelOptions, SourceOptions, parse, progress_bar
+from fpmc.cli.ranks import RankOptions
 from fpmc.errors import InputError
 from fpmc.study.methods import Method
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SourceOptions, LevelOptions, DeviceOptions):
+class Config(SourceOptions, LevelOptions, DeviceOptions, RankOptions):
     """Fit how much say each patch size has at each noise level: a denoiser in --outdir/model, a table, a plot.
 
     Each level is kept as it is done; interrupted, the same command resumes.
@@ -46,19 +47,20 @@ def main(args: list[str]) -> None:
     config = parse(Config, args, "fit")
 
     from fpmc.networks import load_network
-    from fpmc.report.run import RunDirectory
     from fpmc.study.levels import fit_levels, weighed
 
     if config.sizes and len(config.shape) > 1:
         raise InputError(f"--sizes go with one --shape, got {' '.join(config.shape)}; without --sizes each has its own")
+    ranks = config.ranks(seeds=False)
+    config = ranks.placed(config)
     target = "clean" if config.target == "clean" else load_network(config.target, device=config.device)
     images = config.images()
     sigmas = config.chosen(config.policy(images))
-    base = _collections(config, images)
+    base = ranks.sharded(_collections(config, images))
     identity = {**asdict(config), "sigmas": sigmas, "levels": None, "outdir": None}
     identity["data_checksum"] = images.checksum()
     identity["target_checksum"] = None if target == "clean" else Method(config.target).checksum()
-    run = RunDirectory(config.outdir, identity, command="fit", free=("device",))
+    run = ranks.run(config.outdir, identity, command="fit", free=("device",))
     options = {"count": config.count, "per": config.per, "seed": config.seed, "device": config.device}
     fits: list[Fit] = []
     with progress_bar("fit") as progress:

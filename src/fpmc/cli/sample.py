@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from fpmc.cli.options import DeviceOptions, SamplerOptions, SourceOptions, parse, parse_seeds, progress_bar
+from fpmc.cli.ranks import RankOptions
 from fpmc.errors import InputError
 from fpmc.study.methods import parse_method
 
@@ -20,7 +21,7 @@ UNFITTED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SamplerOptions, SourceOptions, DeviceOptions):
+class Config(SamplerOptions, SourceOptions, DeviceOptions, RankOptions):
     """Generate images with one denoiser: samples.npy (float32, unclipped), grid.png, metrics.json.
 
     Interrupted, the same command resumes; with more --seeds it adds to what is there.
@@ -36,20 +37,21 @@ def main(args: list[str]) -> None:
     seeds, method = parse_seeds(config.seeds), parse_method(config.denoiser)
 
     from fpmc.report.grid import image_grid
-    from fpmc.report.run import RunDirectory
     from fpmc.study.samples import copies, sample_into
 
+    ranks = config.ranks()
+    config = ranks.placed(config)
     images = config.images() if method.loaded is None else None
     source = config.source(images)
     denoiser: Any = method.build(source, data=config.data, device=config.device)
     settings = config.settings(denoiser.shape)
-    label = method.title(denoiser)
+    label, denoiser = method.title(denoiser), ranks.share(denoiser)
     identity = {key: value for key, value in asdict(config).items() if key != "outdir"} | {
         "steps": settings["steps"],
         "data_checksum": images.checksum() if images is not None else None,
         "denoiser_checksum": method.checksum(),
     }
-    run = RunDirectory(config.outdir, identity, command="sample", free=("seeds", "batch", "device"))
+    run = ranks.run(config.outdir, identity, command="sample", free=("seeds", "batch", "device"))
     if config.augment:
         run.say(repr(source))
     if method.preset == "multiscale":

@@ -51,7 +51,11 @@ class Ranks(Alone):
         self._threads = int(torch.stack(counts).min())
 
     def stretches(self, count: int) -> list[tuple[int, int]]:
-        return [(count * self.rank // self.size, count * (self.rank + 1) // self.size)]
+        return [self.stretch(self.rank, count)]
+
+    def stretch(self, rank: int, count: int) -> tuple[int, int]:
+        """Where the part of one of the ranks begins and ends."""
+        return count * rank // self.size, count * (rank + 1) // self.size
 
     def threads(self) -> int:
         return self._threads
