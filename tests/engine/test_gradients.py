@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random as chance
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
+from engine.contract import Cut
 from fpmc import reference
 from fpmc.core.precision import Squares
 from fpmc.core.response import one_hot, pixel
@@ -113,6 +115,23 @@ def test_sparse_gradients_equal_autograd(kind: str, source: str, sigma: float) -
         assert first is not None
         assert second is not None
         assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_do_not_depend_on_how_the_source_is_cut(kind: str, source: str, sigma: float) -> None:
+    p = problem(kind, source, sigma, share=0.5)
+    cut = Cut(chance.Random(1))
+    for memory in (1 << 28, 20_000):
+        found = loss_and_gradients(
+            p.z, p.target, sigma, p.q, p.r, p.source, fixed=p.fixed, memory=memory, team=cut
+        )
+        assert abs(found.loss - p.loss) < 1e-10
+        close(found, p.truths, 1e-9)
+    z, target, q, r, chosen, fixed = p.single()
+    found = sparse_gradients.loss_and_gradients(z, target, sigma, q, r, chosen, fixed, ("q", "r"), cut)
+    close(found, p.truths, 1e-3)
 
 
 def test_estimators_that_are_not_learned_count() -> None:

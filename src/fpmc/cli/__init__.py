@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 
 from fpmc import __version__
+from fpmc.cli.ranks import rank
 from fpmc.errors import InputError
 
 COMMANDS = {
@@ -31,6 +32,7 @@ COMMANDS = {
     "bench": "what every method costs at every noise level, on this machine",
     "doctor": "what is wrong with this installation, and how to mend it",
 }
+RANKED = ("sample", "denoise", "finetune", "fit", "bench")      # whose work torchrun splits
 FULL_OR_FORBIDDEN = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -64,6 +66,12 @@ def main(argv: list[str] | None = None) -> int:
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         return _fail(f"no command {name!r}; " + (f"did you mean {close[0]!r}?" if close else "see fpmc --help"), 2)
+    number = rank()
+    if number is not None and name not in RANKED:
+        if name != "evaluate":
+            return _fail(f"fpmc {name} has nothing to split over ranks; start it without torchrun", 2)
+        if number > 0:
+            return 0                                    # the first rank compares the samples
     try:
         return import_module(f"fpmc.cli.{name}").main(args[1:]) or 0
     except SystemExit as leaving:  # the option parser has printed what is wrong
@@ -83,5 +91,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"fpmc: error: {message}", file=sys.stderr)
+    who = f"rank {number}: " if (number := rank()) else ""
+    print(f"fpmc: {who}error: {message}", file=sys.stderr)
     return code

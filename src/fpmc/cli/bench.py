@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpmc.cli.options import DataOptions, DeviceOptions, LevelOptions, parse
+from fpmc.cli.ranks import RankOptions
 from fpmc.errors import InputError
 from fpmc.study.methods import TABLE1, parse_methods
 
@@ -20,7 +21,7 @@ HEADERS = ("method", "sigma", "kernel", "L", "s/image", "GEMMs", "error", "MiB",
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions, LevelOptions, DeviceOptions):
+class Config(DataOptions, LevelOptions, DeviceOptions, RankOptions):
     """Seconds per noisy image and call, error against float64, memory, and what the machine could do, as a table.
 
     Run it alone: another busy process spoils the times. All ratios are measured in this one run.
@@ -40,13 +41,14 @@ def main(args: list[str]) -> None:
     if networks := [method.preset for method in methods if method.loaded is not None]:
         raise InputError(f"{networks[0]} is a network; bench measures analytic denoisers")
 
-    from fpmc.report.run import RunDirectory
     from fpmc.report.table import markdown
     from fpmc.study.bench import benchmark, measure_machine
 
+    ranks = config.ranks()
+    config = ranks.placed(config)
     policy = config.policy()
     images, sigmas = policy.training, config.chosen(policy, LEVELS)
-    run = RunDirectory(config.outdir, config, command="bench", free=tuple(asdict(config)))
+    run = ranks.run(config.outdir, config, command="bench", free=tuple(asdict(config)))
     machine = measure_machine()
     product = f"a 2048×2048 product takes {machine.gemm_seconds:.3f} s"
     run.say(
@@ -57,7 +59,7 @@ def main(args: list[str]) -> None:
     costs: list[Cost] = []
     for method in methods:
         for cost in benchmark(
-            lambda part, method=method: method.build(part, data=config.data),  # pyright: ignore[reportArgumentType]
+            lambda part, method=method: ranks.share(method.build(part, data=config.data)),
             images, policy.held_out, list(sigmas), machine=machine, batch=config.batch, repeats=config.repeats,
             checked=config.checked, device=config.device,
         ):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from fpmc.cli.options import DeviceOptions, LevelOptions, SourceOptions, parse, progress_bar
+from fpmc.cli.ranks import RankOptions
 from fpmc.errors import InputError
 from fpmc.study.methods import need_images, parse_methods
 
@@ -24,7 +25,7 @@ LEVELS = (5.3, 3.3, 1.9, 1.1, 0.58, 0.3, 0.14, 0.06)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SourceOptions, LevelOptions, DeviceOptions):
+class Config(SourceOptions, LevelOptions, DeviceOptions, RankOptions):
     """Noise test images and denoise them: denoised.png along sigma, outputs.npz, a table of mean squared errors.
 
     Given noisy images, a file or a folder, it denoises these instead: their noise level is estimated unless --sigmas
@@ -45,10 +46,12 @@ def main(args: list[str]) -> None:
     config = parse(Config, args, "denoise")
     if config.count < 1 or config.seed < 0:
         raise InputError(f"count must be at least 1 and seed at least 0, got {config.count} and {config.seed}")
+    ranks = config.ranks()
+    config = ranks.placed(config)
     if config.noisy is not None:
         from fpmc.cli.noisy import denoise_noisy
 
-        denoise_noisy(config, config.noisy)
+        denoise_noisy(config, config.noisy, ranks)
         return
     methods = parse_methods(config.denoiser or USUAL)
     policy = config.policy() if need_images(methods) or config.input is None or config.levels else None
@@ -58,19 +61,18 @@ def main(args: list[str]) -> None:
     import torch
 
     from fpmc.metrics import load_samples
-    from fpmc.report.run import RunDirectory
     from fpmc.sampling import initial_noise
 
     clean = load_samples(config.input)[0] if config.input else _test(policy).scaled(slice(config.count))
     clean = clean[: config.count]
     source = config.source(policy.images if policy is not None and need_images(methods) else None)
     built = [method.build(source, data=config.data, device=config.device) for method in methods]
-    denoisers = {method.title(denoiser): denoiser for method, denoiser in zip(methods, built)}
+    denoisers = {method.title(denoiser): ranks.share(denoiser) for method, denoiser in zip(methods, built)}
     channels, height, width = clean.shape[1:]
     noise = initial_noise(range(config.seed, config.seed + len(clean)), (channels, height, width)).float()
     noisy = torch.stack([clean + sigma * noise for sigma in sigmas])  # (levels, n, C, H, W)
 
-    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="denoise", free=("device",))
+    run = ranks.run(config.outdir, {**asdict(config), "outdir": None}, command="denoise", free=("device",))
     if config.augment:
         run.say(repr(source))
     outputs: dict[str, Tensor] = {}

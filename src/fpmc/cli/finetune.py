@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fpmc.cli.options import ClusterOptions, DataOptions, LevelOptions, parse, progress_bar
+from fpmc.cli.ranks import Crew, RankOptions, rank
 from fpmc.errors import InputError
 from fpmc.study.methods import Method, parse_method
 
@@ -25,7 +26,7 @@ OWN = ("steps", "batch", "monte_carlo", "floor_q", "floor_r")   # instead of the
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DataOptions, LevelOptions, ClusterOptions):
+class Config(DataOptions, LevelOptions, ClusterOptions, RankOptions):
     """Learn soft query precisions and response weights: a denoiser in --outdir/model, curves, pictures, a table.
 
     Each noise level is learned on its own and saved as it goes; interrupted, the same command resumes. At levels that
@@ -55,24 +56,25 @@ def main(args: list[str]) -> None:
         if config.threads < 1:
             raise InputError(f"threads {config.threads}: at least 1 is needed")
         torch.set_num_threads(config.threads)
-    where = config.where(config.threads)
-    job = _job(config if config.cluster is None else replace(config, device="cpu"), config.outdir)
+    where, ranks = config.where(config.threads), config.ranks(seeds=False)
+    if rank() is not None and (config.cluster is not None or where.jobs > 1):
+        raise InputError("--jobs and --cluster start processes of their own; under torchrun leave them out")
+    config = ranks.placed(config)
+    job = _job(config if config.cluster is None else replace(config, device="cpu"), config.outdir, ranks)
     policy = job.policy
     sigmas = [policy.known(sigma) for sigma in config.chosen(policy)]
-
-    from fpmc.report.run import RunDirectory
 
     free = ("sigmas", "levels", "outdir", "jobs", "cluster", "cluster_options", "threads", "device")
     identity = {**asdict(config), "outdir": None, "data_checksum": policy.images.checksum()}
     identity["network_checksum"] = Method(policy.network(config.network)).checksum()
-    run = RunDirectory(config.outdir, identity, command="finetune", free=free)
+    run = ranks.run(config.outdir, identity, command="finetune", free=free)
     if passed := [f"{sigma:g}" for sigma in sigmas if sigma not in policy.grid]:
         run.say(f"sampling in {policy.steps} steps does not visit σ = {', '.join(passed)}; --levels names its levels")
     _learn(config, where, job, sigmas, run)
     _conclude(config, job, sigmas, run)
 
 
-def _job(config: Config, folder: Path) -> Finetuning:
+def _job(config: Config, folder: Path, ranks: Crew) -> Finetuning:
     """What every process needs to learn a level."""
     from fpmc.core.fpmc import FPMC
     from fpmc.learn.finetune import LAPTOP, Tuning
@@ -87,11 +89,11 @@ def _job(config: Config, folder: Path) -> Finetuning:
     if not isinstance(denoiser, FPMC):
         raise InputError(f"{config.denoiser} is a network; fine-tuning starts from an analytic denoiser")
     tuning |= {"learn": config.learn, "seed": config.seed, "decay_from": policy.decay_from}
-    return Finetuning.of(denoiser, network, policy, device=config.device, folder=folder, **tuning)
+    return Finetuning.of(ranks.sharded(denoiser), network, policy, device=config.device, folder=folder, **tuning)
 
 
 def _learner(config: Config, folder: Path) -> Work:
-    job = _job(config, folder)
+    job = _job(config, folder, Crew())
     return lambda sigma: _level(job, sigma)
 
 

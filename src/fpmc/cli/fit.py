@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fpmc.cli.options import ClusterOptions, LevelOptions, SourceOptions, parse, progress_bar
+from fpmc.cli.ranks import Crew, RankOptions, rank
 from fpmc.errors import InputError
 from fpmc.study.methods import Method
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SourceOptions, LevelOptions, ClusterOptions):
+class Config(SourceOptions, LevelOptions, ClusterOptions, RankOptions):
     """Fit how much say each patch size has at each noise level: a denoiser in --outdir/model, a table, a plot.
 
     Each level is kept as it is done; interrupted, the same command resumes. Levels may be fitted side by side (--jobs,
@@ -48,19 +49,22 @@ class Config(SourceOptions, LevelOptions, ClusterOptions):
 def main(args: list[str]) -> None:
     config = parse(Config, args, "fit")
 
-    from fpmc.report.run import RunDirectory
     from fpmc.study.levels import level_file, level_units, weighed
 
     if config.sizes and len(config.shape) > 1:
         raise InputError(f"--sizes go with one --shape, got {' '.join(config.shape)}; without --sizes each has its own")
-    where, images = config.where(), config.images()
+    where, ranks = config.where(), config.ranks(seeds=False)
+    if rank() is not None and (config.cluster is not None or where.jobs > 1):
+        raise InputError("--jobs and --cluster start processes of their own; under torchrun leave them out")
+    config = ranks.placed(config)
+    images = config.images()
     sigmas = config.chosen(config.policy(images))
-    here = _Here(config if config.cluster is None else replace(config, device="cpu"), images)
+    here = _Here(config if config.cluster is None else replace(config, device="cpu"), images, ranks)
     elsewhere = dict.fromkeys(("levels", "outdir", "jobs", "cluster", "cluster_options"))
     identity = {**asdict(config), "sigmas": sigmas, **elsewhere}
     identity["data_checksum"] = images.checksum()
     identity["target_checksum"] = None if config.target == "clean" else Method(config.target).checksum()
-    run = RunDirectory(config.outdir, identity, command="fit", free=("device",))
+    run = ranks.run(config.outdir, identity, command="fit", free=("device",))
     with progress_bar("fit") as progress:
         if where.many(run.say):
             waiting = [sigma for sigma in sigmas if not level_file(run.path, sigma, "pt").exists()]
@@ -79,10 +83,10 @@ def main(args: list[str]) -> None:
 class _Here:
     """What fitting takes, in this process."""
 
-    def __init__(self, config: Config, images: ImageSet) -> None:
+    def __init__(self, config: Config, images: ImageSet, ranks: Crew) -> None:
         from fpmc.networks import load_network
 
-        self.config, self.images, self.base = config, images, _collections(config, images)
+        self.config, self.images, self.base = config, images, ranks.sharded(_collections(config, images))
         self.target: Target = "clean" if config.target == "clean" else load_network(config.target, device=config.device)
 
     def fits(self, sigmas: Sequence[float], folder: Path) -> Iterator[Fit]:
@@ -93,7 +97,7 @@ class _Here:
 
 
 def _fitter(config: Config, folder: Path) -> Work:
-    here = _Here(config, config.images())
+    here = _Here(config, config.images(), Crew())
     return lambda sigma: (fit.sigma for fit in here.fits([sigma], folder))
 
 

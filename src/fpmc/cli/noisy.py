@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fpmc.cli.denoise import Config
+    from fpmc.cli.ranks import Crew
     from fpmc.core.sources import Source
     from fpmc.process import Denoiser
     from fpmc.report.run import RunDirectory
@@ -22,7 +23,7 @@ STEP = 1.6                          # ratio of neighbouring noise levels the wei
 FITTED_ON = 128                     # training images noised for the fit, at each level
 
 
-def denoise_noisy(config: Config, path: str) -> None:
+def denoise_noisy(config: Config, path: str, ranks: Crew) -> None:
     """Denoise the images of a file or folder, at a noise level told or estimated: denoised.png, one PNG each."""
     import numpy as np
     import torch
@@ -32,7 +33,6 @@ def denoise_noisy(config: Config, path: str) -> None:
     from fpmc.methods.wiener import estimate_sigma
     from fpmc.metrics import load_samples
     from fpmc.report.grid import image_grid, to_picture
-    from fpmc.report.run import RunDirectory
 
     if config.input is not None:
         raise InputError(f"give noisy images ({path}) or clean ones (--input {config.input}), not both")
@@ -45,17 +45,17 @@ def denoise_noisy(config: Config, path: str) -> None:
     z = load_samples(path)[0][: config.count]
     if tuple(z.shape[1:]) != source.shape:
         raise InputError(f"{path} holds images of shape {tuple(z.shape[1:])}, the training images have {source.shape}")
-    run = RunDirectory(config.outdir, {**asdict(config), "outdir": None}, command="denoise", free=("device",))
+    run = ranks.run(config.outdir, {**asdict(config), "outdir": None}, command="denoise", free=("device",))
     if not told:
         sigmas = estimate_sigma(fit_gaussian(source), z)
         run.say("estimated noise levels: " + " ".join(f"{sigma:.3g}" for sigma in sigmas.tolist()))
     else:
         sigmas = torch.full((len(z),), told[0], dtype=torch.float64)
     if methods is None:
-        denoisers: dict[str, Denoiser] = {"multi-scale": fitted(source, sigmas.tolist(), run, config.device)}
+        denoisers: dict[str, Denoiser] = {"multi-scale": fitted(source, sigmas.tolist(), run, config.device, ranks)}
     else:
         built = [method.build(source, data=config.data, device=config.device) for method in methods]
-        denoisers = {method.title(denoiser): denoiser for method, denoiser in zip(methods, built)}
+        denoisers = {method.title(denoiser): ranks.share(denoiser) for method, denoiser in zip(methods, built)}
     outputs: dict[str, Tensor] = {}
     with torch.no_grad():
         for name, denoiser in denoisers.items():
@@ -70,7 +70,7 @@ def denoise_noisy(config: Config, path: str) -> None:
     run.say(f"{run.picture('denoised.png', grid)}")
 
 
-def fitted(source: Source, sigmas: Sequence[float], run: RunDirectory, device: str) -> Denoiser:
+def fitted(source: Source, sigmas: Sequence[float], run: RunDirectory, device: str, ranks: Crew) -> Denoiser:
     """A multi-scale collection for these noise levels, its weights fitted on the training images themselves."""
     from fpmc.learn.fit import NONE, Fit, labels
     from fpmc.presets import multiscale
@@ -80,7 +80,7 @@ def fitted(source: Source, sigmas: Sequence[float], run: RunDirectory, device: s
     steps = math.ceil(math.log(high / low) / math.log(STEP)) if high > low else 0
     levels = [low * (high / low) ** (step / max(steps, 1)) for step in range(steps + 1)]
 
-    collections, images = multiscale(source), source.parts[0]
+    collections, images = ranks.sharded(multiscale(source)), source.parts[0]
 
     def tell(found: Fit) -> None:
         named = sorted(zip(found.weights.tolist(), labels(collections.at(found.sigma))), reverse=True)
@@ -88,4 +88,5 @@ def fitted(source: Source, sigmas: Sequence[float], run: RunDirectory, device: s
         run.say(f"σ {found.sigma:.3g}: expected error {found.error:.4f} ± {found.error_se:.4f}; weights: {weights}")
 
     count = min(FITTED_ON, len(images))
-    return fit_response(collections, "clean", images, sigmas=levels, count=count, progress=tell, device=device)
+    found = fit_response(collections, "clean", images, sigmas=levels, count=count, progress=tell, device=device)
+    return ranks.rows(found)

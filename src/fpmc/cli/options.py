@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
+from fpmc.cli.ranks import rank
 from fpmc.errors import InputError
 from fpmc.report.table import clock
 from fpmc.study.methods import read_value
@@ -211,8 +212,8 @@ def progress_bar(label: str, **look: Any) -> Iterator[Callable[..., None]]:
     """
     from tqdm import tqdm
 
-    if not sys.stderr.isatty():
-        yield _lines(label)
+    if not sys.stderr.isatty() or rank():
+        yield _lines(label) if not rank() else lambda *_: None
         return
     with tqdm(desc=label, unit="step", file=sys.stderr, dynamic_ncols=True, **look) as bar:
 

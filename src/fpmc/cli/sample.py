@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from fpmc.cli.options import DeviceOptions, SamplerOptions, SourceOptions, parse, parse_seeds, progress_bar
+from fpmc.cli.ranks import RankOptions
 from fpmc.errors import InputError
 from fpmc.study.methods import parse_method
 
@@ -20,7 +21,7 @@ UNFITTED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SamplerOptions, SourceOptions, DeviceOptions):
+class Config(SamplerOptions, SourceOptions, DeviceOptions, RankOptions):
     """Generate images with one denoiser: samples.npy (float32, unclipped), grid.png, metrics.json.
 
     Interrupted, the same command resumes; with more --seeds it adds to what is there.
@@ -37,9 +38,10 @@ def main(args: list[str]) -> None:
     seeds, method = parse_seeds(config.seeds), parse_method(config.denoiser)
 
     from fpmc.report.grid import image_grid
-    from fpmc.report.run import RunDirectory
     from fpmc.study.samples import copies, sample_into
 
+    ranks = config.ranks()
+    config = ranks.placed(config)
     images = config.images() if method.loaded is None else None
     source = config.source(images)
     denoiser: Any = method.build(source, data=config.data, device=config.device)
@@ -51,12 +53,13 @@ def main(args: list[str]) -> None:
         asked = plan.Config(seeds=len(seeds), batch=config.batch, steps=settings["steps"], ranks=1)
         print(plan.page(method, denoiser.shape, 0 if source is None else len(source), asked))
         return
+    denoiser = ranks.share(denoiser)
     identity = {key: value for key, value in asdict(config).items() if key not in ("outdir", "dry_run")} | {
         "steps": settings["steps"],
         "data_checksum": images.checksum() if images is not None else None,
         "denoiser_checksum": method.checksum(),
     }
-    run = RunDirectory(config.outdir, identity, command="sample", free=("seeds", "batch", "device"))
+    run = ranks.run(config.outdir, identity, command="sample", free=("seeds", "batch", "device"))
     if config.augment:
         run.say(repr(source))
     if method.preset == "multiscale":

@@ -89,10 +89,12 @@ class Collection:
         """D_FPMC(z, σ) (Eq. "fpmc_denoiser") for one noise level, z (B, C, H, W)."""
         return self.reduce(Mean(), z, sigma, settings, team)
 
-    def answers(self, z: Tensor, sigma: float, settings: Settings | None = None) -> list[Tensor]:
+    def answers(
+        self, z: Tensor, sigma: float, settings: Settings | None = None, team: Alone | None = None
+    ) -> list[Tensor]:
         """What each group would answer alone, as if it were the whole collection: K times (B, C, H, W)."""
         with torch.no_grad():
-            return self.reduce(Mean(apart=True), z, sigma, settings)
+            return self.reduce(Mean(apart=True), z, sigma, settings, team)
 
     def reduce(
         self, reduction: Reduction, z: Tensor, sigma: float, settings: Settings | None = None, team: Alone | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -103,6 +104,16 @@ class FPMC:
     def using(self, **settings) -> FPMC:
         """The same denoiser with other engine settings, e.g. `d.using(memory=2**31)`."""
         return replace(self, settings=replace(self.settings, **settings))
+
+    def sharded(self, group: Any = None) -> FPMC:
+        """The same denoiser with its source split over the ranks of a torch.distributed group, by default all ranks.
+
+        Every rank calls it alike, with the same z and σ, and gets the same answer; each reads its own stretch of the
+        images. Attribution, fine-tuning and `without` work as before; autograd does not.
+        """
+        from fpmc.engine.ranks import Ranks  # nobody else needs torch.distributed
+
+        return replace(self, team=Ranks(group))
 
     def explain(self, sigma: float, batch: int = 1) -> str:
         """How the denoiser is evaluated at noise level σ: kernel, reason, predicted work and memory."""

@@ -164,7 +164,7 @@ class Squares(Precision, kind="squares"):
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         rows, columns = self.bands()
         within = (rows[:, None, :, None] & columns[:, None]).reshape(-1, 1, self.height, self.width)
-        return torch.where(within, 1.0, self.around).to(dtype)
+        return torch.where(within, 1.0, torch.tensor(self.around, dtype=dtype))
 
     def distance(self, z: Tensor, x: Tensor, features: Tensor | None = None) -> Tensor:
         squares = (z[:, None] - x).square().sum(2)

@@ -86,15 +86,14 @@ def attribute(
     """The `top` images with the largest shares in the output values of `mask` (H, W) bool, for each z (B, C, H, W)."""
     plan = make_plan(groups, Call.of(z, sigma), settings, Shares(mask))
     shares = Shares(mask[None].expand(z.shape[1:]))
+    team = team or Alone()
     spoken, gaussian = evaluate(plan, z, shares, total, team)
     gallery = Gallery(plan.groups)
     whole = z.new_zeros(len(z), len(gallery))
     for each in spoken:
         gallery.add(whole, each.members[0], each.sums)
-    count = min(top, len(gallery))
-    weights, index = whole.sort(stable=True, dim=1, descending=True)
-    weights, index = weights[:, :count].contiguous(), index[:, :count].contiguous()
-    effective = 1 / whole.square().sum(1)
+    effective = 1 / team.sums([whole.square().sum(1)])[0]
+    weights, index = largest(whole.masked_fill(~gallery.ours(team), -1), min(top, len(gallery)), team)
     states = {each.places: each.state for each in spoken}
     looked = [
         look(plan, gallery, part, chosen, total, settings, {k: _rows(s, first) for k, s in states.items()})
@@ -107,6 +106,21 @@ def attribute(
         index, gallery.ids[index], weights, effective, gaussian.to(z).expand(len(z)), found[:, :, 0], found[:, :, 1],
         tuple(gallery.sets), mask,
     )
+
+
+def largest(shares: Tensor, count: int, team: Alone) -> tuple[Tensor, Tensor]:
+    """The largest shares (B, count) of all members and whose they are; of equal ones the first come first.
+
+    A member has the whole share of each of its images, so its own largest are all that others need to know.
+    """
+    def first(shares: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        shares, order = shares.sort(stable=True, dim=1, descending=True)
+        return shares[:, :count].contiguous(), index.gather(1, order)[:, :count].contiguous()
+
+    own = first(shares, torch.arange(shares.shape[1], device=shares.device).expand_as(shares))
+    weights, index = (torch.cat(each, 1) for each in zip(*team.gathered(own)))
+    index, order = index.sort(stable=True, dim=1)
+    return first(weights.gather(1, order), index)
 
 
 def look(
@@ -153,6 +167,14 @@ class Gallery:
 
     def __len__(self) -> int:
         return int(self.starts[-1])
+
+    def ours(self, team: Alone) -> Tensor:
+        """Which of the images are ours, bool."""
+        found = torch.zeros(len(self), dtype=torch.bool)
+        for start, images in zip(self.starts.tolist(), self.sets):
+            for begin, end in team.stretches(len(images)):
+                found[start + begin : start + end] = True
+        return found
 
     def _places(self, source: Discrete) -> list[tuple[int, int, int]]:
         """For each part of a source: where it begins there, where here, and how long it is."""

@@ -10,6 +10,9 @@ L × images × dimensions: logits, means, a, ∂q. ā is summed from the very a 
 image alone has the slope 0 to the last digit: Adam would make a full step of anything else. What is learned are log q
 and log r, so where q and r are 0 there is no gradient; if that is nearly everywhere, the products become sums over the
 rest (`simd.gradients`).
+
+A source may be cut into stretches: a posterior's log-sums, Σ r μ̂, ā and the gradients are sums over its images, merged
+by the team one after the other. What a stretch adds to ∂r is v (Σ p x − Σ p · D), the sums over its own images.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from torch import Tensor
 
 from fpmc.core.sources import Source, scale
 from fpmc.engine import cost, settings
-from fpmc.engine.state import State
+from fpmc.engine.run import Alone, ours
+from fpmc.engine.state import State, fade
 
 CHUNK = 2048                                            # images at a time: what they need stays near the cache
 
@@ -78,44 +82,50 @@ def loss_and_gradients(
     fixed: Fixed | None = None,
     learn: tuple[str, ...] = ("q", "r"),
     memory: int = 1 << 30,
+    team: Alone | None = None,
 ) -> Gradients:
     """‖D_FPMC(z, σ) − target‖² averaged over all entries, and its gradients for what is learned (Eq. "obj").
 
-    z, target (B, C, H, W); q, r (L, C or 1, H, W).
+    z, target (B, C, H, W); q, r (L, C or 1, H, W). team: who shares the source; the first member's target counts.
     """
     if fixed is None:
         fixed = Fixed(torch.zeros_like(z), torch.zeros_like(r[0]))
-    threads = torch.get_num_threads()
-    way = route(q, r, len(source), z.shape[1], memory=memory, threads=threads, numba=settings.has_numba())
+    team = team or Alone()
+    way = route(q, r, len(source), z.shape[1], memory=memory, threads=team.threads(), numba=settings.has_numba())
+    team.asked(f"gradients {way.takes_sparse} {sigma!r} {len(source)} {learn} {memory}", z, q, r)
+    (target,), *_ = team.gathered([target])
     if way.takes_sparse:
         from fpmc.engine.simd import gradients as sparse  # numba takes a second to import
 
-        return sparse.loss_and_gradients(z, target, sigma, q, r, source, fixed, learn)
-    return dense_gradients(z, target, sigma, q, r, source, fixed, learn, memory)
+        return sparse.loss_and_gradients(z, target, sigma, q, r, source, fixed, learn, team)
+    return dense_gradients(z, target, sigma, q, r, source, fixed, learn, memory, team)
 
 
 def dense_gradients(
     z: Tensor, target: Tensor, sigma: float, q: Tensor, r: Tensor, source: Source,
-    fixed: Fixed, learn: tuple[str, ...], memory: int,
+    fixed: Fixed, learn: tuple[str, ...], memory: int, team: Alone | None = None,
 ) -> Gradients:
     """By matrix products, for any number format and device."""
-    images = _Images(source, z, sigma, q, r.shape[1] == 1, memory)
+    team = team or Alone()
+    images = _Images(source, z, sigma, q, r.shape[1] == 1, memory, team)
     r_rows = r.flatten(2)                               # (L, C or 1, P)
     total = r_rows.sum(0) + fixed.total.to(r).flatten(1)                       # R (C or 1, P)
     grad_q, grad_r = torch.zeros_like(images.q), torch.zeros_like(r_rows)
     loss = 0.0
     for one, aim, numerator in zip(z.flatten(2), target.flatten(2), fixed.numerator.to(z).flatten(2)):
-        means = torch.cat([images.means(one, rows) for rows in images.parts])  # μ̂ (L, C, P)
-        denoised = ((r_rows * means).sum(0) + numerator) / total               # D (C, P)
+        means, shares = (torch.cat(each) for each in zip(*(images.means(one, rows) for rows in images.parts)))
+        (answer,) = team.sums([(r_rows * means).sum(0)])                       # Σ r μ̂ (C, P)
+        denoised = (answer + numerator) / total         # D (C, P)
         error = denoised - aim
         loss += error.square().sum().item()
         v = 2.0 / z.numel() * error / total
-        slope = means.sub_(denoised).mul_(v)
+        slope = means.addcmul_(shares[:, None, None], denoised, value=-1).mul_(v)
         slope = slope.sum(1, keepdim=True) if r.shape[1] == 1 else slope
         grad_r += slope
         if "q" in learn:
             for rows in images.parts:
                 images.pull(one, rows, r_rows[rows].flatten(1), v, denoised, grad_q[rows])
+    grad_q, grad_r = team.sums([grad_q, grad_r])
     return Gradients(
         loss / z.numel(),
         grad_q.mul_(images.q).view_as(q) if "q" in learn else None,            # images.q has the −1/(2σ²)
@@ -124,25 +134,30 @@ def dense_gradients(
 
 
 class _Images:
-    """A source in chunks, and posteriors over it for some rows of q at a time, as many as memory allows."""
+    """Our stretches of a source in chunks, and posteriors over them for some rows of q at a time, as memory allows."""
 
-    def __init__(self, source: Source, z: Tensor, sigma: float, q: Tensor, shares_r: bool, memory: int) -> None:
-        self.source, self.like = source, z
+    def __init__(
+        self, source: Source, z: Tensor, sigma: float, q: Tensor, shares_r: bool, memory: int, team: Alone
+    ) -> None:
+        self.source, self.like, self.team = source, z, team
+        self.stretches = ours(source, len(source), team)
         self.q = q.flatten(1) * (-0.5 / sigma**2)       # (L, channels·P)
         self.shares_q, self.shares_r = q.shape[1] == 1, shares_r
         unit = z.element_size()
         rows = max(1, min(len(q), memory // (4 * unit * len(source))))         # posteriors and a: half of it
-        self.parts = [slice(first, first + rows) for first in range(0, len(q), rows)]
+        self.parts = [slice(first, first + rows) for first in range(0, len(q), rows)]      # the same for all members
         per_image = unit * (3 * z[0].numel() + rows)
         self.size = max(1, min(CHUNK, memory // (4 * per_image)))
-        fits = unit * len(source) * z[0].numel() <= memory // 4
+        fits = unit * sum(end - begin for begin, end in self.stretches) * z[0].numel() <= memory // 4
         self._kept = list(self._read()) if fits else None
+        self._states: dict[int, State] = {}             # over all images, by the first of some rows
         self._posteriors: Tensor | None = None
 
     def _read(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        for pixels, log_weights, _ in self.source.chunks(self.size):
-            x = scale(pixels.to(self.like.device), self.like.dtype).flatten(2)
-            yield x, None if log_weights is None else log_weights.to(self.like)
+        for stretch in self.stretches:
+            for pixels, log_weights, _ in self.source.chunks(self.size, *stretch):
+                x = scale(pixels.to(self.like.device), self.like.dtype).flatten(2)
+                yield x, None if log_weights is None else log_weights.to(self.like)
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         """x (n, C, P) and log ν (n,)."""
@@ -153,32 +168,48 @@ class _Images:
         square = (x - z).square_()
         return square.sum(1) if self.shares_q else square.flatten(1)
 
-    def posteriors(self, z: Tensor, rows: slice) -> tuple[State, Tensor]:
-        """The state of all images with their means, and p (rows, N)."""
-        owner = torch.arange(len(self.q[rows]), device=z.device).repeat_interleave(z.numel())
-        state, logits = State.empty(z[None], len(self.q[rows]), owner), []
+    def logits(self, z: Tensor, rows: slice) -> Tensor:
+        """(rows, n), of our images."""
+        logits = [z.new_empty(len(self.q[rows]), 0)]
         for x, log_weights in self.chunks():
             logit = self.q[rows] @ self.squares(z, x).T
             logits.append(logit if log_weights is None else logit.add_(log_weights))
-            state = state.add(logits[-1].T[None], lambda weights, x=x: (weights[0].T @ x.flatten(1)).view(1, -1))
-        p = _side_by_side(logits).sub_(state.top[0, :, None]).exp_().div_(state.mass[0, :, None])
-        return state, p
+        return _side_by_side(logits)
 
-    def means(self, z: Tensor, rows: slice) -> Tensor:
-        """μ̂ (rows, C, P)."""
-        state, p = self.posteriors(z, rows)
+    def means(self, z: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+        """Σ p x (rows, C, P) and Σ p (rows,) over our images."""
+        logits = self.logits(z, rows)
+        lowest = torch.finfo(z.dtype).min               # where we have no images, or none with weight
+        top = logits.amax(1).clamp_(min=lowest) if logits.shape[1] else z.new_full((len(logits),), lowest)
+        p = logits.sub_(top[:, None]).exp_()
+        own = State(top, p.sum(1))
+        (state,) = self.team.states([own])
+        faded = fade(top, state.top)
+        p.mul_((faded / state.mass)[:, None])
+        means, first = z.new_zeros(len(p), z.numel()), 0
+        for x, _ in self.chunks():
+            means.addmm_(p[:, first : first + len(x)], x.flatten(1))
+            first += len(x)
+        self._states[rows.start] = state
         self._posteriors = p if len(self.parts) == 1 else None
-        return state.finish().view(-1, *z.shape)
+        return means.view(-1, *z.shape), own.mass * faded / state.mass
+
+    def posteriors(self, z: Tensor, rows: slice) -> Tensor:
+        """p (rows, n), computed again if there was no room for it."""
+        if self._posteriors is not None:
+            return self._posteriors
+        state = self._states[rows.start]
+        return self.logits(z, rows).sub_(state.top[:, None]).exp_().div_(state.mass[:, None])
 
     def pull(self, z: Tensor, rows: slice, r: Tensor, v: Tensor, denoised: Tensor, out: Tensor) -> None:
         """Add Σ_x p (a − ā)(z − x)² to `out`."""
-        p = self.posteriors(z, rows)[1] if self._posteriors is None else self._posteriors
-        answers = []
+        p, answers = self.posteriors(z, rows), [z.new_empty(len(r), 0)]
         for x, _ in self.chunks():
             product = (x - denoised).mul_(v)
             answers.append(r @ (product.sum(1) if self.shares_r else product.flatten(1)).T)
-        pull = _side_by_side(answers)                   # a (rows, N)
-        pull.sub_(torch.linalg.vecdot(p, pull)[:, None]).mul_(p)
+        pull = _side_by_side(answers)                   # a (rows, n)
+        (centre,) = self.team.sums([torch.linalg.vecdot(p, pull)])
+        pull.sub_(centre[:, None]).mul_(p)
         first = 0
         for x, _ in self.chunks():
             out.addmm_(pull[:, first : first + len(x)], self.squares(z, x))
@@ -186,4 +217,5 @@ class _Images:
 
 
 def _side_by_side(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    """All but the first one, which is empty and says what they are like."""
+    return parts[1] if len(parts) == 2 else torch.cat(parts, 1)

@@ -30,6 +30,11 @@ class State:
         top, mass = z.new_full((len(z), estimators), -torch.inf), z.new_zeros(len(z), estimators)
         return cls(top, mass, None if owner is None else z.new_zeros(len(z), len(owner)), owner)
 
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """Which of its tensors are sums over images."""
+        return ("top", "mass") if self.moment is None else ("top", "mass", "moment")
+
     def add(self, logits: Tensor, moments: Callable[[Tensor], Tensor] | None = None) -> State:
         """With the images of logits (B, n, L); `moments` turns their weights (B, n, L) into what slots gain (B, S)."""
         top = torch.maximum(self.top, logits.detach().amax(1))
@@ -39,7 +44,7 @@ class State:
     def merge(self, other: State) -> State:
         """The sums over the images of both."""
         top = torch.maximum(self.top, other.top)
-        ours, theirs = (_fade(each.top, top) for each in (self, other))
+        ours, theirs = (fade(each.top, top) for each in (self, other))
         mass, moment = self.mass * ours + other.mass * theirs, None
         if self.moment is not None and other.moment is not None:
             moment = self.moment * self._by_slot(ours) + other.moment * self._by_slot(theirs)
@@ -60,5 +65,6 @@ class State:
         return self.top + self.mass.log()
 
 
-def _fade(top: Tensor, new: Tensor) -> Tensor:
+def fade(top: Tensor, new: Tensor) -> Tensor:
+    """exp(top − new): what sums relative to `top` are multiplied with to be relative to `new`."""
     return torch.where(top == new, 1.0, torch.exp(top - new)).to(top.dtype)    # −inf − (−inf) is no number

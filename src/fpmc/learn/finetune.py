@@ -91,6 +91,7 @@ class Level:
     source: Source
     origin: Collection                                  # where it started, before floors
     fixed: tuple[Group, ...] = ()                       # Gaussian groups, not learned
+    team: engine.Alone | None = None                    # who shares the source; None: nobody
     step: int = 0
     baseline: float = math.nan                          # held-out error of `origin`
     best: float = math.inf
@@ -241,7 +242,7 @@ def train_level(
             target = network(z, sigma)
         fixed = level.answer_of_fixed(z)
         found = loss_and_gradients(
-            z, target, sigma, q, r, source, fixed=fixed, learn=free, memory=tuning.memory
+            z, target, sigma, q, r, source, fixed=fixed, learn=free, memory=tuning.memory, team=level.team
         )
         level.log_q.grad, level.log_r.grad = found.log_q, found.log_r
         optimiser.step()
@@ -271,7 +272,7 @@ class _Validation:
             self.target = torch.cat([network(part, sigma) for part in self.z.split(64)])
         source = level.source.without(held_out.ids[chosen])
         self.source = _drawn(source, tuning.validation_source, generator)
-        self.sigma = sigma
+        self.sigma, self.team = sigma, level.team
 
     def __call__(self, collection: Collection) -> float:
         judged = Collection.of(
@@ -279,7 +280,7 @@ class _Validation:
         )
         error = 0.0
         for z, target in zip(self.z.split(64), self.target.split(64)):
-            error += (judged.denoise(z, self.sigma) - target).square().sum().item()
+            error += (judged.denoise(z, self.sigma, team=self.team) - target).square().sum().item()
         return error / self.target.numel()
 
 

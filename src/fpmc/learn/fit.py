@@ -24,7 +24,7 @@ from fpmc.core.gaussian import Gaussian
 from fpmc.core.group import Group
 from fpmc.core.precision import Full, Squares
 from fpmc.core.sources import Measure, Source
-from fpmc.engine import Settings
+from fpmc.engine import Alone, Settings
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 from fpmc.process import Denoiser
@@ -112,6 +112,7 @@ def fit_targets(
     seed: int = 0,
     batch: int = 32,
     settings: Settings | None = None,
+    team: Alone | None = None,                          # who shares the source; None: nobody
     device: str | torch.device = "cpu",                 # where the groups and networks answer
 ) -> list[Fit]:
     """Weights for each of several targets over the same `count` noisy images; the groups are asked only once."""
@@ -133,14 +134,16 @@ def fit_targets(
         x = images.scaled(index)
         z = (x + sigma * torch.randn(x.shape, generator=generator)).to(device)
         with torch.no_grad():
-            answers = [answer.cpu() for answer in answers_of(collection, z, sigma, images.ids[index], settings)]
+            found = answers_of(collection, z, sigma, images.ids[index], settings, team)
+            answers = [answer.cpu() for answer in found]
             for each, target in zip(moments, targets, strict=True):
                 each.add(answers, x if isinstance(target, str) else target(z, sigma).cpu())
     return [_solve(each, sigma, collection.shape) for each in moments]
 
 
 def answers_of(
-    collection: Collection, z: Tensor, sigma: float, ids: Tensor, settings: Settings | None = None
+    collection: Collection, z: Tensor, sigma: float, ids: Tensor, settings: Settings | None = None,
+    team: Alone | None = None,
 ) -> list[Tensor]:
     """Each group's own answer to z, the images with these ids left out of its source."""
     left: dict[int, Source] = {}
@@ -150,7 +153,7 @@ def answers_of(
 
     apart = (replace(group, weight=None) for group in collection.groups)
     kept = (group if isinstance(group.source, Gaussian) else group.changed(without) for group in apart)
-    return Collection.of(*kept).answers(z, sigma, settings)
+    return Collection.of(*kept).answers(z, sigma, settings, team)
 
 
 def labels(collection: Collection) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,8 @@ class Finetuning:
 
     def start(self, sigma: float) -> Level:
         """A level, as it was before."""
-        return Level.start(self.denoiser.at(sigma), sigma, self.tuning, self.device)
+        level = Level.start(self.denoiser.at(sigma), sigma, self.tuning, self.device)
+        return replace(level, team=self.denoiser.team)
 
     def learn(self, level: Level) -> Iterator[TuningStep]:
         """Learn one level, from where an earlier sitting left it."""
@@ -117,7 +118,7 @@ class Finetuning:
         """The denoiser: soft where it was learned, elsewhere as it was."""
         name = f"{self.denoiser.name} + soft {'/'.join(name.upper() for name in self.tuning.learn)}"
         collections = Partly(self.denoiser, learned, self.policy)
-        return FPMC(collections, name=name, settings=self.denoiser.settings, blend=self.denoiser.blend)
+        return replace(self.denoiser, collections=collections, name=name, remake=None)
 
 
 def finetune(
@@ -168,8 +169,8 @@ def fit_levels(
         if kept is not None and kept.exists():
             yield _resumed(kept, sigma, lambda path: Fit(**read_torch(path)))
             continue
-        settings = collections.settings
-        found = fit_level(collections.at(sigma), sigma, target, images, settings=settings, **options)
+        how = {"settings": collections.settings, "team": collections.team}
+        found = fit_level(collections.at(sigma), sigma, target, images, **how, **options)
         if kept is not None:
             write_checked(kept, lambda part, found=found: torch.save(vars(found), part))
         yield found
@@ -179,7 +180,8 @@ def weighed(collections: FPMC, fits: Sequence[Fit], target: Target) -> FPMC:
     """The collections with these weights; between the levels they are interpolated."""
     levels = {fit.sigma: weigh(collections.at(fit.sigma), fit.weights) for fit in fits}
     suffix = "clean images" if isinstance(target, str) else getattr(target, "name", None) or "a network"
-    return FPMC(levels, name=f"{collections.name} fitted on {suffix}", settings=collections.settings, blend=True)
+    name = f"{collections.name} fitted on {suffix}"
+    return replace(collections, collections=levels, name=name, blend=True, remake=None)
 
 
 def fit_response(

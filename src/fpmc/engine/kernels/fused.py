@@ -25,7 +25,7 @@ KEEP = 1 << 30                                          # bytes of images up to 
 STRETCH = 1 << 28                                       # bytes of images laid out at a time beyond that
 UNIT = 127.5                                            # bytes per unit of the images
 EVERY = 0xFFFFFFFF                                      # a block that no group has passed over
-_blocks: WeakKeyDictionary[ImageSet, np.ndarray] = WeakKeyDictionary()
+_blocks: WeakKeyDictionary[ImageSet, tuple[int, np.ndarray]] = WeakKeyDictionary()     # from which block on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,28 +212,25 @@ class FusedRun(Run):
 
     def _stretches(self, begin: int, end: int) -> Sequence[Lanes] | Iterator[Lanes]:
         """The images from `begin` to `end` in lanes; those that are kept with their images at once."""
-        if any(len(part) * math.prod(part.shape) > KEEP for part in self.source.parts):
-            return lay_out(self.source, begin, end)
-        return list(lay_out(self.source, begin, end))
+        laid_out = lay_out(self.source, begin, end)
+        return laid_out if (end - begin) * math.prod(self.source.shape) > KEEP else list(laid_out)
 
 
 def lay_out(source: Discrete, begin: int, end: int) -> Iterator[Lanes]:
-    """The source in lanes; what is small enough is laid out once and kept with its images."""
+    """A stretch of the source in lanes; what is small enough is laid out once and kept with its images."""
     from fpmc.engine.simd.lanes import LANES, NOTHING, Stretch
 
     start = 0
     for part in source.parts:
         low, high = max(0, begin - start), min(len(part), end - start)
         dimension = math.prod(part.shape)
-        small = len(part) * dimension <= KEEP
+        small = (high - low) * dimension <= KEEP
         size = max(1, len(part)) if small else max(LANES, STRETCH // dimension)
         for first in range(low, high, size):
             last = min(first + size, high)
             base = first // LANES * LANES if small else first                  # lane 0
             if small:
-                if part not in _blocks:
-                    _blocks[part] = in_lanes(part.read(slice(None)))
-                blocks = _blocks[part][base // LANES : -(-last // LANES)]
+                blocks = _kept(part, first // LANES, -(-last // LANES))
             else:
                 blocks = in_lanes(part.read(slice(first, last)))
             log_weights = np.full(len(blocks) * LANES, NOTHING, np.float32)
@@ -243,6 +240,17 @@ def lay_out(source: Discrete, begin: int, end: int) -> Iterator[Lanes]:
                 log_weights[first - base : last - base] = given.clamp(min=NOTHING).numpy()
             yield Lanes(Stretch(blocks, log_weights), start + base, first - base, last - base)
         start += len(part)
+
+
+def _kept(part: ImageSet, first: int, last: int) -> np.ndarray:
+    """The blocks from `first` to `last` of a set; no other images are read."""
+    from fpmc.engine.simd.lanes import LANES
+
+    begin, blocks = _blocks.get(part, (first, np.zeros((0, 0), np.uint8)))
+    if not begin <= first <= last <= begin + len(blocks):
+        begin, blocks = first, in_lanes(part.read(slice(first * LANES, min(last * LANES, len(part)))))
+        _blocks[part] = begin, blocks
+    return blocks[first - begin : last - begin]
 
 
 def in_lanes(pixels: Tensor) -> np.ndarray:

@@ -35,6 +35,7 @@ class Reduction(ABC):
 
     wants: ClassVar[Want]
     apart = False                                       # the answers of groups are wanted each on its own
+    by_image = False                                    # sums are by image: whoever has an image keeps them
 
     def sums(self, part: Part) -> Tensor:
         """What a stretch adds, for reductions that want weights or posteriors; sums of stretches are added."""

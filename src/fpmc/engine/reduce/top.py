@@ -18,6 +18,7 @@ class Shares(Reduction):
 
     mask: Tensor
     wants = "shares"
+    by_image = True
 
     def pixels(self, total: Tensor) -> Tensor:
         """1 / (number of values · Σ r), 0 outside the mask: (C, H, W)."""

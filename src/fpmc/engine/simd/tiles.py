@@ -2,8 +2,10 @@
 
 A tile holds its images dimension by dimension. For one noisy image all posteriors are kept, tile by tile; beyond them
 its gradients need the posterior means at the entries of r, and one number a for each estimator and image. What is added
-up over many tiles is added up in float64. Arrays of `WIDTH` columns are passed flat. Entries of row ℓ are
-ends[ℓ] … ends[ℓ + 1], each with its place and value; names and formulas are those of `gradients`.
+up over many tiles is added up in float64. A noisy image goes through the last five kernels, one after the other; where
+tiles are a stretch of the source only, what a kernel summed is merged before the next. Arrays of `WIDTH` columns are
+passed flat. Entries of row ℓ are ends[ℓ] … ends[ℓ + 1], each with its place and value; names and formulas are those of
+`gradients`.
 """
 
 from __future__ import annotations
@@ -140,50 +142,49 @@ def add_pull(kept, share, answers, centre, s, ends, places, grad_q):
 
 
 @njit(**KERNEL)
-def step(
-    tiles, log_weights, first, last, z, target, numerator, sums, scale,
-    q_ends, q_places, q_values, r_ends, r_places, r_values, q_span, r_span, learns_q,
-    kept, answers, grad_q, grad_r,
-):
-    """Noisy images first … last: returns the sum of squared errors, adds Σ_x p (a − ā)(z − x)² and ∂r."""
-    estimators, dimension = len(q_ends) - 1, z.shape[1]
-    channels = dimension // r_span                      # that share r
-    s, a = np.empty(q_span * WIDTH, np.float32), np.empty(r_span * WIDTH, np.float32)
-    top, mass, share = np.empty(estimators, np.float32), np.empty(estimators), np.empty(estimators, np.float32)
-    means = np.empty((channels, len(r_places)))
-    denoised, v, centre = np.empty(dimension), np.empty(dimension), np.empty(estimators)
-    loss = 0.0
-    for b in range(first, last):
-        top[:], mass[:], means[:], centre[:] = BOTTOM, 0, 0, 0
-        for t in range(len(tiles)):
-            squares(z[b], tiles[t], s)
-            logits(s, log_weights, t, scale, q_ends, q_places, q_values, kept[t], top)
-        for t in range(len(tiles)):
-            weigh(kept[t], top, mass)
-        share[:] = 1 / mass
-        for t in range(len(tiles)):
-            add_means(kept[t], share, tiles[t], r_ends, r_places, r_span, means)
+def weigh_all(tiles, log_weights, z, scale, ends, places, values, s, kept, top, mass):
+    """kept = exp(logit − top) of one noisy image, tile by tile; the largest logits and their sums in `top`, `mass`."""
+    top[:], mass[:] = BOTTOM, 0
+    for t in range(len(tiles)):
+        squares(z, tiles[t], s)
+        logits(s, log_weights, t, scale, ends, places, values, kept[t], top)
+    for t in range(len(tiles)):
+        weigh(kept[t], top, mass)
 
-        denoised[:] = numerator[b]
-        for e in range(len(r_places)):
-            for c in range(channels):
-                denoised[r_places[e] + c * r_span] += r_values[e] * means[c, e]
-        for i in range(dimension):
-            denoised[i] /= sums[i]
-            error = denoised[i] - target[b, i]
-            loss += error**2
-            v[i] = 2 * error / (z.size * sums[i])
-        for e in range(len(r_places)):
-            for c in range(channels):
-                i = r_places[e] + c * r_span
-                grad_r[e] += v[i] * (means[c, e] - denoised[i])
 
-        if learns_q:
-            v32, denoised32 = v.astype(np.float32), denoised.astype(np.float32)
-            for t in range(len(tiles)):
-                products(v32, denoised32, tiles[t], a)
-                answer(kept[t], share, a, r_ends, r_places, r_values, answers[t], centre)
-            for t in range(len(tiles)):
-                squares(z[b], tiles[t], s)
-                add_pull(kept[t], share, answers[t], centre, s, q_ends, q_places, grad_q)
-    return loss
+@njit(**KERNEL)
+def average(tiles, kept, share, ends, places, values, span, means, numerator):
+    """means = Σ p x at the entries of r, over our images; numerator = Σ_ℓ r_ℓ Σ p x."""
+    means[:], numerator[:] = 0, 0
+    for t in range(len(tiles)):
+        add_means(kept[t], share, tiles[t], ends, places, span, means)
+    for e in range(len(places)):
+        for c in range(len(means)):
+            numerator[places[e] + c * span] += values[e] * means[c, e]
+
+
+@njit(**KERNEL)
+def add_slopes(means, present, v, denoised, ends, places, span, grad_r):
+    """grad_r += v (Σ p x − Σ p · D) at the entries of r; `present` has Σ p over our images."""
+    for ell in range(len(present)):
+        for e in range(ends[ell], ends[ell + 1]):
+            for c in range(len(means)):
+                i = places[e] + c * span
+                grad_r[e] += v[i] * (means[c, e] - present[ell] * denoised[i])
+
+
+@njit(**KERNEL)
+def answer_all(tiles, kept, share, v, denoised, ends, places, values, a, answers, centre):
+    """answers = a of every estimator and image; centre = Σ p a over our images."""
+    centre[:] = 0
+    for t in range(len(tiles)):
+        products(v, denoised, tiles[t], a)
+        answer(kept[t], share, a, ends, places, values, answers[t], centre)
+
+
+@njit(**KERNEL)
+def pull_all(tiles, kept, share, answers, centre, z, ends, places, s, grad_q):
+    """grad_q += Σ p (a − ā)(z − x)² at the entries of q."""
+    for t in range(len(tiles)):
+        squares(z, tiles[t], s)
+        add_pull(kept[t], share, answers[t], centre, s, ends, places, grad_q)
