@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fpmc.report.run import RunDirectory
     from fpmc.study.levels import Finetuning
 
-OWN = ("steps", "batch", "monte_carlo", "floor_q", "floor_r")   # instead of the preset's
+PAPERS = ("steps", "batch", "monte_carlo", "floor_q", "floor_r")    # what only the paper's recipe has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +36,12 @@ class Config(DataOptions, LevelOptions, DeviceOptions):
     denoiser: str = "pspc_flex"                     # where to start, e.g. pspc_square, lukoianov:tau=0.05
     network: str | None = None                      # target: a shipped name or a file; none: the one for the data
     learn: tuple[Literal["q", "r"], ...] = ("q", "r")   # what to learn
-    preset: Literal["paper", "laptop"] = "paper"    # settings as in the paper, or sized for two CPU cores
-    steps: int | None = None                        # instead of the preset's
-    batch: int | None = None                        # instead of the preset's
-    monte_carlo: int | None = None                  # instead of the preset's: images drawn for each step
-    floor_q: float | None = None                    # zeros of q start here; 0 keeps them 0; none: neutral
+    recipe: Literal["templates", "paper"] = "templates"  # few shared numbers, for a CPU; or AdamW on every entry
+    pool: int | None = None                         # of templates: noisy images to learn from; none: 192
+    steps: int | None = None                        # of the paper's recipe; none: 2000
+    batch: int | None = None                        # of the paper's recipe; none: 256
+    monte_carlo: int | None = None                  # of the paper's recipe: images drawn for each step; none: all
+    floor_q: float | None = None                    # of the paper's recipe: zeros of q start here; none: neutral
     floor_r: float | None = None                    # zeros of r likewise
     seed: int = 0
     jobs: int = 1                                   # processes that learn levels side by side
@@ -52,6 +53,10 @@ def main(args: list[str]) -> None:
     for name in ("jobs", "threads"):
         if (count := getattr(config, name)) is not None and count < 1:
             raise InputError(f"{name} {count}: at least 1 is needed")
+    foreign = PAPERS if config.recipe == "templates" else ("pool",)
+    if given := [name for name in foreign if getattr(config, name) is not None]:
+        other = "paper" if config.recipe == "templates" else "templates"
+        raise InputError(f"--{given[0]} is not for the recipe {config.recipe!r}; leave it out, or use --recipe {other}")
     if config.threads is not None:
         import torch
 
@@ -75,12 +80,12 @@ def main(args: list[str]) -> None:
 def _job(config: Config) -> Finetuning:
     """What every process needs to learn a level."""
     from fpmc.core.fpmc import FPMC
-    from fpmc.learn.finetune import LAPTOP, Tuning
+    from fpmc.learn.finetune import TEMPLATES, Tuning
     from fpmc.networks import load_network
     from fpmc.study.levels import Finetuning
 
-    tuning = asdict(LAPTOP if config.preset == "laptop" else Tuning())
-    tuning |= {name: value for name in OWN if (value := getattr(config, name)) is not None}
+    tuning = asdict(TEMPLATES if config.recipe == "templates" else Tuning())
+    tuning |= {name: value for name in (*PAPERS, "pool") if (value := getattr(config, name)) is not None}
     method, policy = parse_method(config.denoiser), config.policy()
     network = load_network(policy.network(config.network), device=config.device)
     denoiser = method.build(policy.images, data=config.data)
