@@ -81,7 +81,8 @@ def compare(name: str, sigma: float, net: Any, images: ImageSet, test: ImageSet,
     def judge(collection: Any) -> float:
         return float((collection.denoise(z, sigma) - target).square().mean())
 
-    paper = Tuning(steps=steps, validate_every=max(1, min(25, steps // 4)), validation=200, patience=8)
+    every = max(1, min(25, steps // 4))
+    paper = Tuning(steps=max(steps, 1), validate_every=every, validation=200, patience=8)
     found: dict[str, Any] = {"method": name, "sigma": sigma, "steps": steps}
     for recipe, settings in (("templates", TEMPLATES), ("paper", paper)):
         if recipe == "paper" and steps == 0:
@@ -129,8 +130,8 @@ def main() -> None:
     for each in found:
         paper = each.get("paper", [(float("nan"),) * 2])[-1]
         seconds, error = each["templates"][-1]
-        lines.append(f"| {each['method']} | {each['sigma']} | {each['templates'][0][1]:.5f} | {error:.5f} | {seconds:.1f} "
-                     f"| {paper[1]:.5f} | {paper[0]:.1f} |")
+        lines.append(f"| {each['method']} | {each['sigma']} | {each['templates'][0][1]:.5f} | {error:.5f} "
+                     f"| {seconds:.1f} | {paper[1]:.5f} | {paper[0]:.1f} |")
     (options.outdir / "table.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 

@@ -17,7 +17,7 @@ from fpmc.errors import InputError
 from fpmc.images import ImageSet
 from fpmc.learn import mixing, templates
 from fpmc.learn.finetune import TEMPLATES, Level, Tuning, train_level
-from fpmc.learn.newton import Estimators, Pool, Problem, step
+from fpmc.learn.newton import Estimators, step
 from fpmc.learn.places import Places
 from fpmc.study.levels import finetune
 
@@ -83,7 +83,7 @@ def test_the_jacobian_is_autograds_of_the_reference(method: str, channels: int, 
         answer = _reference(draft, torch.from_numpy(r), index, shape)
         mask = torch.from_numpy(masks[index])
         target = torch.from_numpy(draft.fit.target[index])
-        jacobian = torch.autograd.functional.jacobian(lambda t: answer(t)[mask], torch.from_numpy(theta))
+        jacobian = torch.autograd.functional.jacobian(answer, torch.from_numpy(theta))[mask]
         error = (answer(torch.from_numpy(theta)) - target)[mask]
         scale = float((jacobian.T @ jacobian).abs().max())
         assert part.error == pytest.approx(float(error @ error), rel=1e-4)
@@ -189,7 +189,7 @@ def test_the_same_seed_gives_the_same_bits_and_a_checkpoint_is_the_level(images,
     source, held_out = images.subset(slice(100)), images.subset(slice(100, None))
 
     def learn(seed: int, checkpoint: Path | None = None) -> tuple[Level, int]:
-        level = Level.start(METHODS["whole image"](source).at(SIGMA), SIGMA, Tuning(**QUICK, seed=seed))
+        level = Level.start(METHODS["even square"](source).at(SIGMA), SIGMA, Tuning(**QUICK, seed=seed))
         return level, len(list(train_level(level, network, source, held_out, checkpoint)))
 
     first, steps = learn(0, tmp_path / "level.pt")
@@ -197,7 +197,7 @@ def test_the_same_seed_gives_the_same_bits_and_a_checkpoint_is_the_level(images,
     assert (steps, none) == (4, 0)
     for other, same in ((again, True), (learn(0)[0], True), (learn(1)[0], False)):
         assert torch.equal(first.result.groups[0].q.dense(), other.result.groups[0].q.dense()) is same
-    assert first.best == again.best and first.history[1:] == again.history[1:]
+    assert (first.best, first.baseline, len(first.history)) == (again.best, again.baseline, len(again.history))
 
 
 @pytest.mark.parametrize("learn", [("q",), ("r",)])
@@ -237,5 +237,3 @@ def test_copies_of_an_image_are_left_out_with_it(images: ImageSet) -> None:
     tiled = moments.Tiled(Source(images) | images.subset(slice(5)))
     weights = tiled.without(3)
     assert (np.flatnonzero(weights[: len(tiled.ids)] < -1e29) == [3, len(images) + 3]).all()
-    assert isinstance(Pool.draw(images, lambda z, s: z, 1.0, 3, torch.Generator()), Pool)
-    assert Problem is not None

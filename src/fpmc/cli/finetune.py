@@ -177,18 +177,18 @@ def figure(level: Level, before: tuple[Tensor, Tensor]) -> Figure:
     left, right = drawing.subfigures(1, 2, width_ratios=(3, 2), squeeze=False)[0]
     curves = left.subplots()
     steps, losses, validation = zip(*level.history)
-    curves.plot(steps[1:], losses[1:], color="0.7", label="training batch")
+    if level.tuning.recipe == "paper":
+        curves.plot(steps[1:], losses[1:], color="0.7", label="training batch")
     points = [(s, v) for s, v in zip(steps, validation) if not math.isnan(v)]
     curves.plot(*zip(*points), "o-", color="black", markersize=3, label="held out")
     curves.set(xlabel="step", ylabel="mean squared error to the network", yscale="log", title=f"σ = {level.sigma:.4g}")
     curves.legend()
     middle = len(level.log_q) // 2 + level.log_q.shape[3] // 2 if len(level.log_q) > 1 else 0
-    middle = min(middle, len(level.log_q) - 1)
-    after = level.result.groups[0]
+    after = level.result.groups[0]                      # a whole-image estimator may have become one for each pixel
     pictures = {
         "q before": before[0], "q after": after.q.dense(), "r before": before[1], "r after": after.r.dense(),
     }
     for axes, (title, values) in zip(right.subplots(2, 2).flat, pictures.items()):
-        axes.imshow(values[middle].mean(0).numpy(), cmap="magma")
+        axes.imshow(values[min(middle, len(values) - 1)].mean(0).numpy(), cmap="magma")
         axes.set(title=title, xticks=[], yticks=[])
     return drawing

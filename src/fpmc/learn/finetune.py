@@ -272,7 +272,7 @@ def _by_templates(
     level: Level, network: Denoiser, images: ImageSet, held_out: ImageSet, checkpoint: Path | None
 ) -> Iterator[TuningStep]:
     """The stages of `templates`; a level is done or not begun."""
-    from fpmc.learn import templates                    # numba takes a second to import
+    from fpmc.learn import templates  # numba takes a second to import
 
     if checkpoint is not None and checkpoint.exists():
         level.load(checkpoint)

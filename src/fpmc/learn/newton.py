@@ -4,8 +4,8 @@ With q_ℓ = Σ_k θ_k B_k(·; ℓ) and R fixed, D_j = Σ_ℓ r̃_ℓ(j) μ̂_�
 
     ∂D_j / ∂θ_k = −1/(2σ²) Σ_ℓ r̃_ℓ(j) Cov_ℓ(x_j, G_k)        (`simd.moments`).
 
-Where each estimator has a θ of its own, (Σ_ℓ r̃_ℓ c_ℓ·Δ_ℓ)² ≤ Σ_ℓ r̃_ℓ (c_ℓ·Δ_ℓ)² makes of one problem with L·K unknowns L
-problems of K, whose common solution lowers the linearised error.
+Where each estimator has a θ of its own, (Σ_ℓ r̃_ℓ c_ℓ·Δ_ℓ)² ≤ Σ_ℓ r̃_ℓ (c_ℓ·Δ_ℓ)² makes of one problem with L·K unknowns
+L problems of K, whose common solution lowers the linearised error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -100,11 +101,8 @@ class Problem:
 
     def errors(self, estimators: Estimators) -> np.ndarray:
         """Mean squared error of each noisy image where it counts, (M,)."""
-        def one(index: int) -> float:
-            pairs, error, _ = self._residual(index, estimators, False)
-            return float(np.square(error).mean())
-
-        return np.array(list(in_order(one, range(len(self.pool)))))
+        residuals = in_order(lambda index: self._residual(index, estimators, False)[1], range(len(self.pool)))
+        return np.array([np.square(error).mean() for error in residuals])
 
     def equations(self, estimators: Estimators, chosen: Iterable[int], each: bool = False) -> Iterator[Equations]:
         """The normal equations of some noisy images, one by one."""
@@ -140,7 +138,7 @@ class Problem:
         matrices, vectors = np.zeros((len(rows) if each else 0, size, size)), np.zeros((len(rows) if each else 0, size))
         if each:
             ends = np.append(starts, len(pairs))
-            for number, (first, last) in enumerate(zip(ends[:-1], ends[1:])):
+            for number, (first, last) in enumerate(pairwise(ends)):
                 part = slopes[first:last]
                 weighted = part * shares[first:last, None]
                 matrices[number] = part.T @ weighted

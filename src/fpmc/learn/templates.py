@@ -1,7 +1,7 @@
 """Soft Q and R of one noise level by templates: second-order steps on few shared numbers, and R in closed form.
 
 The objective is Eq. "obj", on a fixed pool of noisy training images, each with its own image left out of the source;
-the network is asked once. q_ℓ = Σ_k θ_k B_k(·; ℓ), θ ≥ 0, with one θ for all estimators, then one for each that is drawn
+the network is asked once. q_ℓ = Σ_k θ_k B_k(·; ℓ), θ ≥ 0, with one θ for all estimators, then one for each, drawn
 towards it; r likewise for classes of entries (`places`). The start, θ = 1 for the binary q and 0 for the rest, is the
 denoiser as it was. A step counts only if it lowers the error on held-out images.
 """
@@ -64,8 +64,9 @@ class Draft:
         if dimension <= GRADED:
             q_classes += places.graded(fit_gaussian(places.source), sigma)
         r_classes = places.rings() + places.displacements(places.r.shape[1])
-        pools = (Pool.draw(part, network, sigma, count, generator) for part, count in ((images, pool), (held_out, check)))
-        return cls(places, Tiled(places.source), *pools, generator, q_classes, r_classes)
+        drawn = Pool.draw(images, network, sigma, pool, generator)
+        held = Pool.draw(held_out, network, sigma, check, generator)
+        return cls(places, Tiled(places.source), drawn, held, generator, q_classes, r_classes)
 
     @property
     def dimension(self) -> int:
@@ -95,11 +96,10 @@ class Draft:
 
     def lattice(self, pairs: int) -> np.ndarray:
         """bool (M, d): so few pixels of each noisy image, here and there, that about `PAIRS` pairs matter."""
-        share = min(1.0, PAIRS / pairs)
         pixels = self.places.shape[1] * self.places.shape[2]
-        drawn = torch.rand(len(self.fit), pixels, generator=self.generator).numpy() < share
-        drawn[np.arange(len(self.fit)), torch.randint(pixels, (len(self.fit),), generator=self.generator).numpy()] = True
-        return np.tile(drawn, (1, self.dimension // pixels))
+        wanted = max(1, min(pixels, round(pixels * PAIRS / pairs)))
+        drawn = torch.rand(len(self.fit), pixels, generator=self.generator).argsort(1) < wanted
+        return np.tile(drawn.numpy(), (1, self.dimension // pixels))
 
     # R in closed form
 

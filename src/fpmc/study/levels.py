@@ -23,7 +23,6 @@ from fpmc.readers.text import read_json
 from fpmc.readers.torches import read_torch
 from fpmc.study.policy import Policy
 
-
 SHARED = {"pool", "validation", "seed"}                 # settings that the recipe of templates has too
 
 

@@ -58,7 +58,7 @@ def gather(s, ends, places, ell, sums):
 
 @njit(**KERNEL)
 def four(p, sums, k):
-    """Σ p·G_k of four lanes' worth of images, one vector."""
+    """Σ p·G_k over the vectors of a tile, lane by lane."""
     a, b, c, d = p
     row = VECTORS * k
     return (a * load(sums, row) + b * load(sums, row + 1)) + (c * load(sums, row + 2) + d * load(sums, row + 3))
@@ -73,9 +73,8 @@ def add_covariances(p, x, j, mean, sums, out):
         p[2] * (load(x, row + 2) - m), p[3] * (load(x, row + 3) - m),
     )
     for k in range(0, len(out), 4):
-        add_totals(
-            out, k, four(pulled, sums, k), four(pulled, sums, k + 1), four(pulled, sums, k + 2), four(pulled, sums, k + 3)
-        )
+        first, second = four(pulled, sums, k), four(pulled, sums, k + 1)
+        add_totals(out, k, first, second, four(pulled, sums, k + 2), four(pulled, sums, k + 3))
 
 
 @njit(**KERNEL)
