@@ -19,7 +19,7 @@ from fpmc.learn.newton import Estimators, Pool, in_order
 from fpmc.learn.places import Classes
 
 ROUNDS = 4                                              # of the denominator, which moves little
-RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)                     # of pixels' own weights, times the error of a single answer
+RIDGES = (0.03, 0.15, 0.6, 2.5)                         # of pixels' own weights, times the error of a single answer
 
 
 @dataclass(frozen=True)

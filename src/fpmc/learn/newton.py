@@ -74,10 +74,9 @@ class Estimators(NamedTuple):
 
 
 class Equations(NamedTuple):
-    """What one noisy image adds: squared error, entries, JᵀJ and Jᵀe, and the same for each estimator if wanted."""
+    """What one noisy image adds: squared error, JᵀJ and Jᵀe, and the same for each estimator if wanted."""
 
     error: float
-    count: int
     matrix: np.ndarray                                  # (K, K)
     vector: np.ndarray                                  # (K,)
     rows: np.ndarray                                    # estimators that have a part in it
@@ -143,9 +142,7 @@ class Problem:
                 weighted = part * shares[first:last, None]
                 matrices[number] = part.T @ weighted
                 vectors[number] = weighted.T @ error[place[first:last]]
-        return Equations(
-            float(error @ error), len(error), jacobian.T @ jacobian, jacobian.T @ error, rows, matrices, vectors
-        )
+        return Equations(float(error @ error), jacobian.T @ jacobian, jacobian.T @ error, rows, matrices, vectors)
 
 
 def _taken(entries: Entries, rows: np.ndarray) -> Entries:

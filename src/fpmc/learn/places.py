@@ -11,7 +11,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fpmc.core.collection import Collection
 from fpmc.core.gaussian import Gaussian
@@ -122,12 +121,12 @@ class Places:
         channels, height, width = self.shape
         if self.q.shape[1] == channels and self.channel[0] >= 0:
             place = (self.channel * height + self.y) * width + self.x
-            rows: Tensor = wiener_matrix(gaussian, sigma).float()[torch.from_numpy(place)]
+            rows = wiener_matrix(gaussian, sigma).float()[torch.from_numpy(place)]
         else:
             rows = wiener_maps(gaussian, sigma).float()[torch.from_numpy(self.y), torch.from_numpy(self.x)]
         rows = rows.reshape(len(self), -1)
-        rows = (rows / rows.amax(1, keepdim=True).clamp(min=1e-30)).numpy()
-        label = np.searchsorted(BINS, rows).astype(np.int16) - 1
+        relative = rows / rows.amax(1, keepdim=True).clamp(min=1e-30)
+        label = np.searchsorted(BINS, relative.numpy()).astype(np.int16) - 1
         label = label.reshape(len(self), -1, height, width)
         return Classes.of(np.broadcast_to(label, self.q.shape))
 

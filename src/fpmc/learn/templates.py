@@ -124,7 +124,8 @@ class Draft:
         for _ in range(STEPS):
             estimators = self.estimators(q)
             parts = list(self.problem(self.fit, self.blocks(count)).equations(estimators, range(count)))
-            matrix, vector = (np.sum([part[i] for part in parts], axis=0) for i in (2, 3))
+            matrix, vector = sum(part.matrix for part in parts), sum(part.vector for part in parts)
+            assert isinstance(matrix, np.ndarray) and isinstance(vector, np.ndarray)
             scale = np.diag(matrix) + 1e-6 * np.trace(matrix) / len(matrix)
             for _ in range(TRIALS):
                 trial = step(matrix, vector, theta, damping * scale)
@@ -176,8 +177,8 @@ def response(classes: Classes, weights: np.ndarray) -> np.ndarray:
     """r (L, n) of weights (F,), or (F, d) with weights for each pixel."""
     if weights.ndim == 1:
         return classes.values(weights)
-    result, first = np.zeros(classes.labels[0].shape), 0
-    here = np.arange(result.shape[1])
+    result, first = np.zeros_like(classes.labels[0], dtype=np.float64), 0
+    here = np.arange(classes.labels[0].shape[1])
     for label, size in zip(classes.labels, classes.sizes):
         own = np.vstack([weights[first : first + size, : len(here)], np.zeros(len(here))])
         result += own[label, here]
