@@ -286,11 +286,11 @@ def _by_templates(
     level.history.append([0, math.nan, draft.error])
     for error in templates.stages(draft, tuning.learn):
         level.step += 1
+        level.log_q, level.log_r = (values.log() for values in draft.vectors())
         level.history.append([level.step, math.nan, error])
         yield TuningStep(level.sigma, level.step, None, error, time.perf_counter() - started)
         started = time.perf_counter()
     level.best, level.best_step = draft.error, level.step
-    level.log_q, level.log_r = (values.log() for values in draft.vectors())
     level.best_log_q, level.best_log_r = level.log_q, level.log_r
     if checkpoint is not None:
         level.save(checkpoint)

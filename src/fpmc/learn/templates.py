@@ -124,8 +124,7 @@ class Draft:
         for _ in range(STEPS):
             estimators = self.estimators(q)
             parts = list(self.problem(self.fit, self.blocks(count)).equations(estimators, range(count)))
-            matrix, vector = sum(part.matrix for part in parts), sum(part.vector for part in parts)
-            assert isinstance(matrix, np.ndarray) and isinstance(vector, np.ndarray)
+            matrix, vector = (np.sum(np.stack(each), 0) for each in zip(*((part.matrix, part.vector) for part in parts)))
             scale = np.diag(matrix) + 1e-6 * np.trace(matrix) / len(matrix)
             for _ in range(TRIALS):
                 trial = step(matrix, vector, theta, damping * scale)
