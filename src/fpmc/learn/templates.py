@@ -28,7 +28,7 @@ STEPS = 5                                               # of shared θ
 TRIALS = 3                                              # of each, with more and more damping
 DAMPING = 1e-2                                          # to begin with, relative to the diagonal
 ENOUGH = 0.003                                          # relative gain below which steps end
-PAIRS = 8000                                          # (ℓ, j) of a noisy image that estimators' own θ are learned from
+PAIRS = 4000                                          # (ℓ, j) of a noisy image that estimators' own θ are learned from
 OWN = (0.3, 1.0, 3.0, 10.0)                             # how strongly they are drawn to the shared θ
 
 
@@ -124,7 +124,8 @@ class Draft:
         for _ in range(STEPS):
             estimators = self.estimators(q)
             parts = list(self.problem(self.fit, self.blocks(count)).equations(estimators, range(count)))
-            matrix, vector = (np.sum(np.stack(each), 0) for each in zip(*((part.matrix, part.vector) for part in parts)))
+            matrix = np.sum(np.stack([part.matrix for part in parts]), 0)
+            vector = np.sum(np.stack([part.vector for part in parts]), 0)
             scale = np.diag(matrix) + 1e-6 * np.trace(matrix) / len(matrix)
             for _ in range(TRIALS):
                 trial = step(matrix, vector, theta, damping * scale)
@@ -147,7 +148,7 @@ class Draft:
             self.error, self.theta, self.q = error, theta, q
 
     def own(self) -> None:
-        """A θ for each estimator, drawn towards what it is as strongly as held-out images like best."""
+        """A θ for each estimator, drawn to the shared one as strongly as blocks of held-out images like best."""
         estimators, count, size = self.estimators(), len(self.places), len(self.q_classes)
         problem = self.problem(self.fit, self.lattice(len(estimators.places)))
         matrices, vectors = np.zeros((count, size, size)), np.zeros((count, size))
@@ -156,12 +157,12 @@ class Draft:
             vectors[part.rows] += part.vectors
         scale = np.einsum("lkk->lk", matrices).mean(0)
         scale += 1e-6 * scale.mean()
-        theta = np.broadcast_to(self.theta, (count, size))
+        check, tried = self.problem(self.check, self.blocks(len(self.check))), []
         for ridge in OWN:
-            mine = np.stack([
-                step(matrix, vector, old, ridge * scale) for matrix, vector, old in zip(matrices, vectors, theta)
-            ])
-            self._take(mine, self.q_classes.values(mine))
+            mine = np.stack([step(matrices[ell], vectors[ell], self.theta, ridge * scale) for ell in range(count)])
+            q = self.q_classes.values(mine)
+            tried.append((check.errors(self.estimators(q)).mean(), mine, q))
+        self._take(*min(tried, key=lambda each: each[0])[1:])
 
     def vectors(self) -> tuple[torch.Tensor, torch.Tensor]:
         """q and r, (L, C or 1, H, W)."""
