@@ -28,7 +28,7 @@ STEPS = 5                                               # of shared θ
 TRIALS = 3                                              # of each, with more and more damping
 DAMPING = 1e-2                                          # to begin with, relative to the diagonal
 ENOUGH = 0.003                                          # relative gain below which steps end
-PAIRS = 4000                                          # (ℓ, j) of a noisy image that estimators' own θ are learned from
+PAIRS = 4000                                            # (ℓ, j) of a noisy image that own θ are learned from
 OWN = (0.3, 1.0, 3.0, 10.0)                             # how strongly they are drawn to the shared θ
 
 
