@@ -59,8 +59,12 @@ def test_finetune_leaves_a_denoiser_and_goes_on_level_by_level(data, tmp_path: P
         network,
         "--denoiser",
         "pspc_square:schedule=3",
-        "--preset",
-        "laptop",
+        "--recipe",
+        "paper",
+        "--floor_q",
+        "0",
+        "--floor_r",
+        "0",
         "--steps",
         "3",
         "--batch",
@@ -94,7 +98,7 @@ def test_several_jobs_give_the_same_and_end_with_their_command(data, tmp_path: P
 
     def command(out: str, jobs: int) -> list[str]:
         given = {
-            "data": folder, "network": network, "denoiser": "pspc_square:schedule=3", "preset": "laptop", "batch": 4,
+            "data": folder, "network": network, "denoiser": "pspc_square:schedule=3", "recipe": "paper", "batch": 4,
             "steps": 300, "levels": "9-11", "jobs": jobs, "threads": 1, "outdir": tmp_path / out,
         }
         return ["finetune", *(str(part) for name, value in given.items() for part in (f"--{name}", value))]
@@ -207,12 +211,33 @@ def test_one_level_by_its_value_leaves_the_others_alone(data, tmp_path: Path) ->
     folder, network = data
     out = tmp_path / "run"
     common = ["finetune", "--data", folder, "--network", network, "--denoiser", "pspc_square:schedule=3"]
-    quick = ["--preset", "laptop", "--steps", "3", "--batch", "4"]
+    quick = ["--recipe", "paper", "--steps", "3", "--batch", "4"]
     assert main([*common, *quick, "--sigmas", "1.09", "--outdir", str(out)]) == 0
     images, z = load_images(folder), torch.randn(2, 1, 8, 8)
     soft, baseline = FPMC.from_pretrained(out / "model", images=images), presets.pspc_square(images, schedule=3)
     same = [torch.equal(soft(z, sigma), baseline(z, sigma)) for sigma in edm_grid().tolist()]
     assert [index for index, equal in enumerate(same) if not equal] == [10]
+
+
+def test_templates_are_the_default_and_resume_level_by_level(data, tmp_path: Path, capsys) -> None:
+    folder, network = data
+    common = ["finetune", "--data", folder, "--network", network, "--denoiser", "pspc_square:schedule=3"]
+    common += ["--pool", "16"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main([*common, "--levels", "9-10", "--outdir", str(whole)]) == 0
+    assert main([*common, "--levels", "10", "--outdir", str(parts)]) == 0
+    kept = next(parts.glob("level-*.pt")).stat().st_mtime_ns
+    assert main([*common, "--levels", "9-10", "--outdir", str(parts)]) == 0
+    sigma = edm_grid().tolist()[10]
+    assert (parts / f"level-{sigma:.6g}.pt").stat().st_mtime_ns == kept        # not learned again
+    images, z = load_images(folder), torch.randn(2, 1, 8, 8)
+    one, other = (FPMC.from_pretrained(out / "model", images=images) for out in (whole, parts))
+    for level in edm_grid().tolist()[8:12]:
+        assert torch.equal(one(z, level), other(z, level))
+    capsys.readouterr()
+    assert main([*common, "--steps", "3", "--outdir", str(tmp_path / "no")]) == 2
+    assert "--steps is not for the recipe 'templates'" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
 
 
 def test_calibration_resumes_where_it_was_killed(data, tmp_path: Path, monkeypatch) -> None:

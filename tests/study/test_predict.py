@@ -9,7 +9,7 @@ import torch
 
 from fpmc.core.fpmc import FPMC
 from fpmc.engine import Call, cost
-from fpmc.learn.finetune import LAPTOP, Tuning
+from fpmc.learn.finetune import TEMPLATES, Tuning
 from fpmc.study import predict, tasks
 from fpmc.study.build import build
 from fpmc.study.graph import Cache, Made, Task, Work, ordered
@@ -45,17 +45,19 @@ def test_soft_zeros_make_products(lab: Lab):
     soft, sigma = replace(PSPC_FLEX, soft="qr"), lab.level(1.09)
     dense = small_lab(scale=replace(TINY, tuning=Tuning()))
     assert {"product", "network"} <= set(predict.tuning(dense, soft, sigma).amounts)
-    sparse = small_lab(scale=replace(TINY, tuning=LAPTOP))
-    assert {"tile.entry", "network"} <= set(predict.tuning(sparse, soft, sigma).amounts)
-    assert predict.tuning(sparse, soft, sigma).amounts["tile.entry"] > 0
+    for tuning in (TEMPLATES, Tuning(floor_q=0, floor_r=0)):
+        sparse = small_lab(scale=replace(TINY, tuning=tuning))
+        assert {"tile.entry", "network"} <= set(predict.tuning(sparse, soft, sigma).amounts)
+        assert predict.tuning(sparse, soft, sigma).amounts["tile.entry"] > 0
 
 
 def test_what_cannot_change_is_not_learned():
-    sparse = small_lab(scale=replace(TINY, tuning=LAPTOP))
+    sparse = small_lab(scale=replace(TINY, tuning=Tuning(floor_q=0, floor_r=0)))
     assert [tasks.learned(sparse, lukoianov(0.05), soft) for soft in ("", "q", "r", "qr")] == ["", "q", "", "q"]
     assert tasks.learned(sparse, PSPC_FLEX, "qr") == "qr"
-    raised = small_lab(scale=replace(TINY, tuning=Tuning()))
-    assert tasks.learned(raised, lukoianov(0.05), "qr") == "qr"
+    for tuning in (Tuning(), TEMPLATES):
+        free = small_lab(scale=replace(TINY, tuning=tuning))
+        assert tasks.learned(free, lukoianov(0.05), "qr") == "qr"
 
 
 def test_a_fit_asks_every_group(lab: Lab):

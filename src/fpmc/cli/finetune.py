@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fpmc.cli.options import ClusterOptions, DataOptions, LevelOptions, parse, progress_bar
-from fpmc.cli.ranks import Crew, RankOptions, rank
+from fpmc.cli.ranks import Crew, RankOptions
 from fpmc.errors import InputError
 from fpmc.study.methods import Method, parse_method
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fpmc.study.cluster import Where, Work
     from fpmc.study.levels import Finetuning
 
-OWN = ("steps", "batch", "monte_carlo", "floor_q", "floor_r")   # instead of the preset's
+PAPERS = ("steps", "batch", "monte_carlo", "floor_q", "floor_r")    # what only the paper's recipe has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,12 @@ class Config(DataOptions, LevelOptions, ClusterOptions, RankOptions):
     denoiser: str = "pspc_flex"                     # where to start, e.g. pspc_square, lukoianov:tau=0.05
     network: str | None = None                      # target: a shipped name or a file; none: the one for the data
     learn: tuple[Literal["q", "r"], ...] = ("q", "r")   # what to learn
-    preset: Literal["paper", "laptop"] = "paper"    # settings as in the paper, or sized for two CPU cores
-    steps: int | None = None                        # instead of the preset's
-    batch: int | None = None                        # instead of the preset's
-    monte_carlo: int | None = None                  # instead of the preset's: images drawn for each step
-    floor_q: float | None = None                    # zeros of q start here; 0 keeps them 0; none: neutral
+    recipe: Literal["templates", "paper"] = "templates"  # few shared numbers, for a CPU; or AdamW on every entry
+    pool: int | None = None                         # of templates: noisy images to learn from; none: 192
+    steps: int | None = None                        # of the paper's recipe; none: 2000
+    batch: int | None = None                        # of the paper's recipe; none: 256
+    monte_carlo: int | None = None                  # of the paper's recipe: images drawn for each step; none: all
+    floor_q: float | None = None                    # of the paper's recipe: zeros of q start here; none: neutral
     floor_r: float | None = None                    # zeros of r likewise
     seed: int = 0
     threads: int | None = None                      # of each process; none: its share of the cores
@@ -50,6 +51,10 @@ class Config(DataOptions, LevelOptions, ClusterOptions, RankOptions):
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "finetune")
+    foreign = PAPERS if config.recipe == "templates" else ("pool",)
+    if given := [name for name in foreign if getattr(config, name) is not None]:
+        other = "paper" if config.recipe == "templates" else "templates"
+        raise InputError(f"--{given[0]} is not for the recipe {config.recipe!r}; leave it out, or use --recipe {other}")
     if config.threads is not None:
         import torch
 
@@ -57,8 +62,6 @@ def main(args: list[str]) -> None:
             raise InputError(f"threads {config.threads}: at least 1 is needed")
         torch.set_num_threads(config.threads)
     where, ranks = config.where(config.threads), config.ranks(seeds=False)
-    if rank() is not None and (config.cluster is not None or where.jobs > 1):
-        raise InputError("--jobs and --cluster start processes of their own; under torchrun leave them out")
     config = ranks.placed(config)
     job = _job(config if config.cluster is None else replace(config, device="cpu"), config.outdir, ranks)
     policy = job.policy
@@ -77,12 +80,12 @@ def main(args: list[str]) -> None:
 def _job(config: Config, folder: Path, ranks: Crew) -> Finetuning:
     """What every process needs to learn a level."""
     from fpmc.core.fpmc import FPMC
-    from fpmc.learn.finetune import LAPTOP, Tuning
+    from fpmc.learn.finetune import TEMPLATES, Tuning
     from fpmc.networks import load_network
     from fpmc.study.levels import Finetuning
 
-    tuning = asdict(LAPTOP if config.preset == "laptop" else Tuning())
-    tuning |= {name: value for name in OWN if (value := getattr(config, name)) is not None}
+    tuning = asdict(TEMPLATES if config.recipe == "templates" else Tuning())
+    tuning |= {name: value for name in (*PAPERS, "pool") if (value := getattr(config, name)) is not None}
     method, policy = parse_method(config.denoiser), config.policy()
     network = load_network(policy.network(config.network), device=config.device)
     denoiser = method.build(policy.images, data=config.data)
@@ -175,18 +178,18 @@ def figure(level: Level, before: tuple[Tensor, Tensor]) -> Figure:
     left, right = drawing.subfigures(1, 2, width_ratios=(3, 2), squeeze=False)[0]
     curves = left.subplots()
     steps, losses, validation = zip(*level.history)
-    curves.plot(steps[1:], losses[1:], color="0.7", label="training batch")
+    if level.tuning.recipe == "paper":
+        curves.plot(steps[1:], losses[1:], color="0.7", label="training batch")
     points = [(s, v) for s, v in zip(steps, validation) if not math.isnan(v)]
     curves.plot(*zip(*points), "o-", color="black", markersize=3, label="held out")
     curves.set(xlabel="step", ylabel="mean squared error to the network", yscale="log", title=f"σ = {level.sigma:.4g}")
     curves.legend()
     middle = len(level.log_q) // 2 + level.log_q.shape[3] // 2 if len(level.log_q) > 1 else 0
-    middle = min(middle, len(level.log_q) - 1)
-    after = level.result.groups[0]
+    after = level.result.groups[0]                      # a whole-image estimator may have become one for each pixel
     pictures = {
         "q before": before[0], "q after": after.q.dense(), "r before": before[1], "r after": after.r.dense(),
     }
     for axes, (title, values) in zip(right.subplots(2, 2).flat, pictures.items()):
-        axes.imshow(values[middle].mean(0).numpy(), cmap="magma")
+        axes.imshow(values[min(middle, len(values) - 1)].mean(0).numpy(), cmap="magma")
         axes.set(title=title, xticks=[], yticks=[])
     return drawing

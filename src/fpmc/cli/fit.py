@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fpmc.cli.options import ClusterOptions, LevelOptions, SourceOptions, parse, progress_bar
-from fpmc.cli.ranks import Crew, RankOptions, rank
+from fpmc.cli.ranks import Crew, RankOptions
 from fpmc.errors import InputError
 from fpmc.study.methods import Method
 
@@ -54,8 +54,6 @@ def main(args: list[str]) -> None:
     if config.sizes and len(config.shape) > 1:
         raise InputError(f"--sizes go with one --shape, got {' '.join(config.shape)}; without --sizes each has its own")
     where, ranks = config.where(), config.ranks(seeds=False)
-    if rank() is not None and (config.cluster is not None or where.jobs > 1):
-        raise InputError("--jobs and --cluster start processes of their own; under torchrun leave them out")
     config = ranks.placed(config)
     images = config.images()
     sigmas = config.chosen(config.policy(images))

@@ -51,6 +51,8 @@ class RankOptions:
         if self.timeout <= 0:
             raise InputError(f"--timeout {self.timeout:g} must be positive; it is in seconds")
         if rank() is not None:
+            if getattr(self, "cluster", None) is not None or (getattr(self, "jobs", None) or 1) > 1:
+                raise InputError("--jobs and --cluster start processes of their own; under torchrun leave them out")
             return Torchrun(self)
         if self.shard is not None:
             raise InputError(

@@ -1,4 +1,7 @@
-"""Soft Q and R of one noise level, learned end to end against a network (Sections 4.1, 4.2, App. C.3)."""
+"""Soft Q and R of one noise level, learned end to end against a network (Sections 4.1, 4.2, App. C.3).
+
+Two recipes minimise the same objective: the paper's, AdamW on every entry, and `templates`, which a CPU can afford.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,8 +35,12 @@ NEUTRAL = 0.01                                          # what entries raised fr
 
 @dataclass(frozen=True)
 class Tuning:
-    """How to fine-tune; the defaults are the paper's (App. C.3) where it says."""
+    """How to fine-tune; the defaults are the paper's (App. C.3) where it says.
 
+    Of `templates`, only learn, pool, validation and seed count.
+    """
+
+    recipe: Literal["paper", "templates"] = "paper"
     learn: tuple[str, ...] = ("q", "r")
     steps: int = 2000
     batch: int = 256
@@ -48,13 +55,16 @@ class Tuning:
     validation: int = 1000                              # noisy images to validate on
     validation_source: int | None = None                # images of the source used there; None: all
     patience: int = 5                                   # validations without a better one before stopping
+    pool: int = 192                                     # noisy images that templates are learned from
     seed: int = 0
     memory: int = 1 << 30
 
     def __post_init__(self) -> None:
         if not self.learn or not set(self.learn) <= {"q", "r"}:
             raise InputError(f"learn {self.learn!r}: name 'q', 'r' or both")
-        for name in ("steps", "batch", "validation", "patience"):
+        if self.recipe not in ("paper", "templates"):
+            raise InputError(f"recipe {self.recipe!r} is unknown; use 'templates' or 'paper'")
+        for name in ("steps", "batch", "validation", "patience", "pool"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)}: at least 1 is needed")
         for name in ("rate", "decay"):
@@ -62,11 +72,7 @@ class Tuning:
                 raise InputError(f"{name} {getattr(self, name)} must be finite and not negative")
 
 
-# Two cores: zeros stay 0, which makes a step several times cheaper, and a lower rate makes up for the small batch.
-LAPTOP = Tuning(
-    steps=60, batch=24, rate=0.02, monte_carlo=1000, floor_q=0.0, floor_r=0.0,
-    validate_every=20, validation=96, validation_source=2000, patience=3,
-)
+TEMPLATES = Tuning(recipe="templates", steps=4, validation=96)     # steps are stages: R, shared Q, own Q, R
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class TuningStep:
 
     sigma: float
     step: int
-    loss: float
+    loss: float | None                                  # of the batch, if it is the paper's recipe
     validation: float | None                            # mean squared error on held-out images, when it was measured
     seconds: float
 
@@ -118,7 +124,7 @@ class Level:
         q, r = _joined([group.q.dense() for group in learned]), _joined([group.response() for group in learned])
         floor_q = neutral_floor_q(collection.shape, sigma) if tuning.floor_q is None else tuning.floor_q
         floor_r = NEUTRAL * collection.total.min().item() / len(r) if tuning.floor_r is None else tuning.floor_r
-        learns_q, learns_r = "q" in tuning.learn, "r" in tuning.learn
+        learns_q, learns_r = (name in tuning.learn and tuning.recipe == "paper" for name in ("q", "r"))
         return cls(
             sigma,
             tuning,
@@ -160,9 +166,10 @@ class Level:
         total = torch.stack([group.total().expand(z.shape[1:]) for group in self.fixed]).sum(0)
         return Fixed(engine.denoise(plan, z, torch.ones(z.shape[1:])), total)
 
-    def save(self, path: Path, optimiser: torch.optim.Optimizer) -> None:
+    def save(self, path: Path, optimiser: torch.optim.Optimizer | None = None) -> None:
         """Everything needed to resume."""
-        state = {name: getattr(self, name) for name in _STATE} | {"optimiser": optimiser.state_dict()}
+        state = {name: getattr(self, name) for name in _STATE}
+        state["optimiser"] = {} if optimiser is None else optimiser.state_dict()
         write_checked(path, lambda part: torch.save(state, part))
 
     def load(self, path: Path, optimiser: torch.optim.Optimizer | None = None) -> None:
@@ -174,8 +181,8 @@ class Level:
         if optimiser is not None:
             optimiser.load_state_dict(momenta)
         for name, value in state.items():
-            if isinstance(value, Tensor) and name in ("log_q", "log_r"):
-                getattr(self, name).data.copy_(value)
+            if isinstance(value, Tensor) and name in ("log_q", "log_r") and optimiser is not None:
+                getattr(self, name).data.copy_(value)   # which the optimiser has
             else:
                 setattr(self, name, value)
 
@@ -212,6 +219,9 @@ def train_level(
     The work is done where the level's q and r are; the network answers there too.
     Everything random depends on (seed, σ, step) alone, so an interrupted run resumes as if it had not been.
     """
+    if level.tuning.recipe == "templates":
+        yield from _by_templates(level, network, images, held_out, checkpoint)
+        return
     tuning, sigma = level.tuning, level.sigma
     free = level.free
     decay = tuning.decay if sigma >= tuning.decay_from * 0.999 else 0.0
@@ -257,6 +267,34 @@ def train_level(
         if validation is not None and checkpoint is not None:
             level.save(checkpoint, optimiser)
         yield TuningStep(sigma, level.step, found.loss, validation, time.perf_counter() - started)
+
+
+def _by_templates(
+    level: Level, network: Denoiser, images: ImageSet, held_out: ImageSet, checkpoint: Path | None
+) -> Iterator[TuningStep]:
+    """The stages of `templates`; a level is done or not begun."""
+    from fpmc.learn import templates  # numba takes a second to import
+
+    if checkpoint is not None and checkpoint.exists():
+        level.load(checkpoint)
+        return
+    tuning, started = level.tuning, time.perf_counter()
+    draft = templates.Draft.begin(
+        templates.Places.of(level.origin), level.sigma, network, images, held_out,
+        pool=tuning.pool, check=tuning.validation, generator=_generator(tuning.seed, level.sigma, 0),
+    )
+    level.baseline = draft.error
+    level.history.append([0, math.nan, draft.error])
+    for error in templates.stages(draft, tuning.learn):
+        level.step += 1
+        level.log_q, level.log_r = (values.log() for values in draft.vectors())
+        level.history.append([level.step, math.nan, error])
+        yield TuningStep(level.sigma, level.step, None, error, time.perf_counter() - started)
+        started = time.perf_counter()
+    level.best, level.best_step = draft.error, level.step
+    level.best_log_q, level.best_log_r = level.log_q, level.log_r
+    if checkpoint is not None:
+        level.save(checkpoint)
 
 
 class _Validation:

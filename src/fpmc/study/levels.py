@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -16,13 +16,15 @@ from fpmc.errors import InputError
 from fpmc.files import verify, write_checked
 from fpmc.images import ImageSet
 from fpmc.learn.calibrate import Criterion, Score, forward_points, score_level, trajectory_points
-from fpmc.learn.finetune import Level, Tuning, TuningStep, read_state, train_level
+from fpmc.learn.finetune import TEMPLATES, Level, Tuning, TuningStep, read_state, train_level
 from fpmc.learn.fit import Fit, Per, Target, fit_level, weigh
 from fpmc.process import Denoiser
 from fpmc.readers.text import read_json
 from fpmc.readers.torches import read_torch
 from fpmc.study.cluster import Unit
 from fpmc.study.policy import Policy
+
+SHARED = {"pool", "validation", "seed"}                 # settings that the recipe of templates has too
 
 
 def level_file(folder: Path, sigma: float, kind: str) -> Path:
@@ -131,16 +133,22 @@ def finetune(
     held_out: ImageSet | None = None,
     device: str | torch.device = "cpu",
     progress: Callable[[TuningStep], None] | None = None,
+    recipe: Literal["templates", "paper"] | None = None,
     **tuning: Any,
 ) -> FPMC:
     """Fine-tune Q, R or both of any FPMC against a network, independently at each noise level (Sections 4.1, 4.2).
 
+    recipe: "templates" learns few shared numbers by second-order steps, which two cores can afford; "paper" is AdamW on
+    every entry. By default templates, unless something of the paper's recipe is asked for or `device` is no CPU.
     sigmas: by default those of sampling; at the others the denoiser stays as it was. images: where z comes from, left
     out of the source by id; held_out: what the best step is chosen on, by default half of one image in ten of
     `images`, which then are not trained on. device: where the network is and the work is done. Other keywords are
     those of `Tuning`.
     """
-    job = Finetuning.of(denoiser, network, Policy(images), held_out, device=device, learn=tuple(learn), **tuning)
+    if recipe is None:
+        recipe = "templates" if torch.device(device).type == "cpu" and tuning.keys() <= SHARED else "paper"
+    settings = {**(vars(TEMPLATES) if recipe == "templates" else {}), **tuning, "learn": tuple(learn), "recipe": recipe}
+    job = Finetuning.of(denoiser, network, Policy(images), held_out, device=device, **settings)
     learned = {}
     for sigma in job.policy.grid if sigmas is None else map(float, sigmas):
         level = job.start(sigma)

@@ -36,6 +36,7 @@ from fpmc.study.methods import MOVED, MULTISCALE, NETWORKS, Method
 PLANNED = ("optimal", "ls", "els", "pspc_square")       # their plan needs no covariance and no network
 TIMED = ("network", "reference", "gradient")            # evaluations of networks, and of one's gradient
 BATCH = 8                                               # noisy images that are planned and timed together
+PASSES, WINDOW = 6, 49                                  # of templates: over the source, and entries beside those of q
 MOMENT = 0.1                                            # seconds that a measurement takes at least
 
 
@@ -76,6 +77,8 @@ def groups(lab: Lab, sigma: float, count: int, moved: bool) -> Work:
 def tuning(lab: Lab, method: Method, sigma: float) -> Work:
     """Steps and validations of one level: sums over the support where zeros stay 0, or matrix products."""
     settings, like = lab.scale.tuning, _alike(lab, method, sigma)
+    if settings.recipe == "templates":
+        return _templates(lab, like)
     images, judged = (min(each or len(lab.images), len(lab.images))
                       for each in (settings.monte_carlo, settings.validation_source))
     (group,) = like.groups
@@ -86,6 +89,16 @@ def tuning(lab: Lab, method: Method, sigma: float) -> Work:
     validations = 1 + settings.steps // (settings.validate_every or max(1, len(lab.images) // settings.batch))
     _add(amounts, per_image(lab, method, sigma), validations * settings.validation * judged / len(lab.images))
     return Work(amounts, settings.memory + 24.0 * len(group) * group.q.channels * lab.side**2)
+
+
+def _templates(lab: Lab, like: Collection) -> Work:
+    """R twice and Q in between: some passes over the source for each noisy image, with windows of q and r."""
+    settings, pixels = lab.scale.tuning, lab.side**2
+    asked = settings.pool + settings.validation
+    rows = len(like.groups[0]) if len(like.groups[0]) > 1 else pixels
+    entries = PASSES * rows * (like.groups[0].q.entries / len(like.groups[0]) + WINDOW)
+    amounts = {"tile.entry": entries * len(lab.images) * asked, "network": float(asked)}
+    return Work(amounts, 4.0 * len(lab.images) * (lab.dimension + torch.get_num_threads() * min(rows, 1024)))
 
 
 def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fpmc.learn.finetune import LAPTOP, Tuning
+from fpmc.learn.finetune import TEMPLATES, Tuning
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Scale:
 KINDS = ("xflip", "yflip", "translate", "rotate", "scale", "synthetic")
 _LAPTOP = Scale(
     name="laptop", seeds=256, expensive_seeds=64, batch=32, els_images=500, points=48, expensive_points=64, draws=2,
-    tuning=LAPTOP,
+    tuning=TEMPLATES,
     tuned=(3.26, 1.09, 0.585, 0.14), joint=None, retune=False,
     synthetic=1000, held_out=512,
     kinds=KINDS, amounts=(0.2, 0.5, 1.0), augmented=(0.14, 1.09, 3.26),

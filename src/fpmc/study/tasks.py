@@ -100,7 +100,8 @@ def make_synthetic(lab: Lab, inputs: Inputs, scratch: Path, *, count: int, seed:
 
 def learned(lab: Lab, method: Method, names: str) -> str:
     """Which of Q and R have tasks of their own: Lukoianov's r cancels while zeros stay 0 (`Level.free`)."""
-    return names.replace("r", "") if method.preset == "lukoianov" and lab.scale.tuning.floor_r == 0 else names
+    cancels = method.preset == "lukoianov" and lab.scale.tuning.recipe == "paper" and lab.scale.tuning.floor_r == 0
+    return names.replace("r", "") if cancels else names
 
 
 def soft(lab: Lab, method: Method, sigma: float) -> Task:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from fpmc.learn.finetune import Tuning
 from fpmc.metrics import standard_error
 from fpmc.report.exhibit import Exhibit
 from fpmc.report.figure import BLACK, BLUE, GREEN, ORANGE, drawing, name_levels
@@ -67,14 +68,20 @@ def experiment(lab: Lab) -> Experiment:
             records=records,
             figure=_figure(methods, sigmas, errors),
             notes=(
-                f"{tasks.judged(lab)}, none of those that the best step was chosen on; "
-                f"{lab.scale.tuning.steps} steps of {lab.scale.tuning.batch} images.",
+                f"{tasks.judged(lab)}, none of those that anything was chosen on; {how(lab.scale.tuning)}.",
                 *(["Zeros of r stay 0: where each estimator answers for one pixel (Lukoianov), r cancels and soft R is "
-                   "the binary R."] if lab.scale.tuning.floor_r == 0 else []),
+                   "the binary R."] if tasks.learned(lab, methods[-1], "r") == "" else []),
             ),
         )
 
     return Experiment(list(wants.values()), show)
+
+
+def how(tuning: Tuning) -> str:
+    """What was done, in short."""
+    if tuning.recipe == "templates":
+        return f"learned by templates from {tuning.pool} noisy images per level, with the whole source"
+    return f"{tuning.steps} steps of {tuning.batch} images"
 
 
 def _figure(

@@ -19,6 +19,7 @@ from fpmc.study.graph import Made, Results, Task
 from fpmc.study.lab import Lab
 from fpmc.study.methods import lukoianov
 from fpmc.study.paper import Experiment
+from fpmc.study.paper.fig_finetuning import how
 
 SIGMA = 3.26
 PANELS = {
@@ -61,7 +62,7 @@ def experiment(lab: Lab) -> Experiment:
                 for name in PANELS
             ],
             figure=figure,
-            notes=("Here zeros of q stay 0.",) if lab.scale.tuning.floor_q == 0 else (),
+            notes=(f"Fine-tuned q: {how(lab.scale.tuning)}.",),
         )
 
     return Experiment([vectors], show)

@@ -1,0 +1,201 @@
+"""Soft Q and R of one noise level by templates: second-order steps on few shared numbers, and R in closed form.
+
+The objective is Eq. "obj", on a fixed pool of noisy training images, each with its own image left out of the source;
+the network is asked once. q_ℓ = Σ_k θ_k B_k(·; ℓ), θ ≥ 0, with one θ for all estimators, then one for each, drawn
+towards it; r likewise for classes of entries (`places`). The start, θ = 1 for the binary q and 0 for the rest, is the
+denoiser as it was. A step counts only if it lowers the error on held-out images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fpmc.core.gaussian import fit_gaussian
+from fpmc.engine.simd.moments import Tiled
+from fpmc.images import ImageSet
+from fpmc.learn.mixing import RIDGES, Answers, by_pixel, common
+from fpmc.learn.newton import Estimators, Pool, Problem, step
+from fpmc.learn.places import Classes, Places
+from fpmc.process import Denoiser
+
+BLOCK = 4                                               # pixels a side that a noisy image counts in for shared θ
+GRADED = 4096                                           # dimensions up to which there is a Wiener filter to look at
+STEPS = 5                                               # of shared θ
+TRIALS = 3                                              # of each, with more and more damping
+DAMPING = 1e-2                                          # to begin with, relative to the diagonal
+ENOUGH = 0.003                                          # relative gain below which steps end
+PAIRS = 4000                                            # (ℓ, j) of a noisy image that own θ are learned from
+OWN = (0.3, 1.0, 3.0, 10.0)                             # how strongly they are drawn to the shared θ
+
+
+@dataclass
+class Draft:
+    """q and r of a level on their way."""
+
+    places: Places
+    tiled: Tiled
+    fit: Pool
+    check: Pool                                         # held-out noisy images that choices are made on
+    generator: torch.Generator
+    q_classes: Classes
+    r_classes: Classes
+    q: np.ndarray = field(init=False)                   # (L, n)
+    r: np.ndarray = field(init=False)
+    theta: np.ndarray = field(init=False)               # (K,), then (L, K)
+    error: float = field(init=False)                    # on `check`
+
+    def __post_init__(self) -> None:
+        self.theta = self.q_classes.start()
+        self.q, self.r = (part.reshape(len(part), -1).astype(np.float64) for part in (self.places.q, self.places.r))
+        self.error = self.full_error()
+
+    @classmethod
+    def begin(
+        cls, places: Places, sigma: float, network: Denoiser, images: ImageSet, held_out: ImageSet, *,
+        pool: int, check: int, generator: torch.Generator,
+    ) -> Draft:
+        """The level as it is, with its pools and classes."""
+        dimension = int(np.prod(places.shape))
+        q_classes = places.binary() + places.displacements(places.q.shape[1], places.reach)
+        if dimension <= GRADED:
+            q_classes += places.graded(fit_gaussian(places.source), sigma)
+        r_classes = places.rings() + places.displacements(places.r.shape[1])
+        drawn = Pool.draw(images, network, sigma, pool, generator)
+        held = Pool.draw(held_out, network, sigma, check, generator)
+        return cls(places, Tiled(places.source), drawn, held, generator, q_classes, r_classes)
+
+    @property
+    def dimension(self) -> int:
+        return self.fit.z.shape[1]
+
+    def estimators(self, q: np.ndarray | None = None) -> Estimators:
+        return Estimators.of(self.q if q is None else q, self.r, self.dimension)
+
+    def problem(self, pool: Pool, masks: np.ndarray) -> Problem:
+        return Problem(self.tiled, pool, self.q_classes, masks)
+
+    def full_error(self, q: np.ndarray | None = None) -> float:
+        everything = np.ones((len(self.check), self.dimension), bool)
+        return float(self.problem(self.check, everything).errors(self.estimators(q)).mean())
+
+    def blocks(self, count: int) -> np.ndarray:
+        """bool (count, d): `BLOCK`×`BLOCK` pixels of each noisy image, together all over the image."""
+        channels, height, width = self.places.shape
+        tops, lefts = ([*range(0, size - BLOCK, BLOCK), size - BLOCK] for size in (height, width))
+        corners = [(y, x) for y in tops for x in lefts]
+        order = torch.randperm(len(corners) * -(-count // len(corners)), generator=self.generator)[:count].tolist()
+        masks = np.zeros((count, channels, height, width), bool)
+        for mask, number in zip(masks, order):
+            y, x = corners[number % len(corners)]
+            mask[:, y : y + BLOCK, x : x + BLOCK] = True
+        return masks.reshape(count, -1)
+
+    def lattice(self, pairs: int) -> np.ndarray:
+        """bool (M, d): so few pixels of each noisy image, here and there, that about `PAIRS` pairs matter."""
+        pixels = self.places.shape[1] * self.places.shape[2]
+        wanted = max(1, min(pixels, round(pixels * PAIRS / pairs)))
+        drawn = torch.rand(len(self.fit), pixels, generator=self.generator).argsort(1) < wanted
+        return np.tile(drawn.numpy(), (1, self.dimension // pixels))
+
+    # R in closed form
+
+    def mix(self) -> None:
+        """The best r for q as it is, for all pixels alike or for each pixel, whatever held-out images like best."""
+        fit, check = (Answers.of(self.tiled, pool, self.q, self.r_classes) for pool in (self.fit, self.check))
+        shared = common(fit, self.r_classes.start())
+        pixels = self.dimension * self.places.r.shape[1] // self.places.shape[0]
+        tried = [shared, *(by_pixel(fit, shared, ridge, pixels) for ridge in RIDGES)]
+        errors = [float(check.errors(weights).mean()) for weights in tried]
+        best = int(np.argmin(errors))
+        if errors[best] < self.error:
+            self.error, self.r = errors[best], response(self.r_classes, tried[best])
+
+    # Q by Gauss–Newton
+
+    def share(self) -> None:
+        """One θ for all estimators, by steps that lower the error on blocks of held-out images."""
+        check, count = self.problem(self.check, self.blocks(len(self.check))), len(self.fit)
+        theta, q, damping = self.theta, self.q, DAMPING
+        before = check.errors(self.estimators(q)).mean()
+        for _ in range(STEPS):
+            estimators = self.estimators(q)
+            parts = list(self.problem(self.fit, self.blocks(count)).equations(estimators, range(count)))
+            matrix = np.sum(np.stack([part.matrix for part in parts]), 0)
+            vector = np.sum(np.stack([part.vector for part in parts]), 0)
+            scale = np.diag(matrix) + 1e-6 * np.trace(matrix) / len(matrix)
+            for _ in range(TRIALS):
+                trial = step(matrix, vector, theta, damping * scale)
+                error = check.errors(self.estimators(self.q_classes.values(trial))).mean()
+                if error < before:
+                    break
+                damping *= 10
+            else:
+                break
+            theta, q = trial, self.q_classes.values(trial)
+            gain, before, damping = 1 - error / before, error, damping / 3
+            if gain < ENOUGH:
+                break
+        self._take(theta, q)
+
+    def _take(self, theta: np.ndarray, q: np.ndarray) -> None:
+        """These, if they lower the error on held-out images."""
+        error = self.full_error(q)
+        if error < self.error:
+            self.error, self.theta, self.q = error, theta, q
+
+    def own(self) -> None:
+        """A θ for each estimator, drawn to the shared one as strongly as blocks of held-out images like best."""
+        estimators, count, size = self.estimators(), len(self.places), len(self.q_classes)
+        problem = self.problem(self.fit, self.lattice(len(estimators.places)))
+        matrices, vectors = np.zeros((count, size, size)), np.zeros((count, size))
+        for part in problem.equations(estimators, range(len(self.fit)), each=True):
+            matrices[part.rows] += part.matrices
+            vectors[part.rows] += part.vectors
+        scale = np.einsum("lkk->lk", matrices).mean(0)
+        scale += 1e-6 * scale.mean()
+        check, tried = self.problem(self.check, self.blocks(len(self.check))), []
+        for ridge in OWN:
+            mine = np.stack([step(matrices[ell], vectors[ell], self.theta, ridge * scale) for ell in range(count)])
+            q = self.q_classes.values(mine)
+            tried.append((check.errors(self.estimators(q)).mean(), mine, q))
+        self._take(*min(tried, key=lambda each: each[0])[1:])
+
+    def vectors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """q and r, (L, C or 1, H, W)."""
+        q, r = (
+            torch.from_numpy(part.astype(np.float32)).view(len(part), -1, *self.places.shape[1:])
+            for part in (self.q, self.r)
+        )
+        return q, r
+
+
+def response(classes: Classes, weights: np.ndarray) -> np.ndarray:
+    """r (L, n) of weights (F,), or (F, d) with weights for each pixel."""
+    if weights.ndim == 1:
+        return classes.values(weights)
+    result, first = np.zeros_like(classes.labels[0], dtype=np.float64), 0
+    here = np.arange(classes.labels[0].shape[1])
+    for label, size in zip(classes.labels, classes.sizes):
+        own = np.vstack([weights[first : first + size, : len(here)], np.zeros(len(here))])
+        result += own[label, here]
+        first += size
+    return result
+
+
+def stages(draft: Draft, learn: Sequence[str]) -> Iterator[float]:
+    """Q and R in turn, R last; after each stage the error on held-out images."""
+    if "r" in learn:
+        draft.mix()
+        yield draft.error
+    if "q" in learn:
+        draft.share()
+        yield draft.error
+        draft.own()
+        yield draft.error
+        if "r" in learn:
+            draft.mix()
+            yield draft.error
