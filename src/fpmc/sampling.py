@@ -77,7 +77,7 @@ def sample(
     classes: Literal["random"] | int | Sequence[int] | None = None,     # for networks of classes, see `classes_of`
     shape: tuple[int, int, int] | None = None,          # (C, H, W), if the denoiser does not know it
     batch: int = 64,                                    # images per denoiser call
-    device: str | torch.device | None = None,           # where the denoiser is called
+    device: str | torch.device | None = None,           # where the denoiser is called; none: where it is
     trajectory: bool = False,
     progress: Callable[[int, int], object] | None = None,   # called with (image steps done, image steps in all)
 ) -> Samples:
@@ -90,7 +90,7 @@ def sample(
     labels = classes_of(denoiser, classes, seeds, shape)
     levels = levels_of(steps, sigma_min=sigma_min, sigma_max=sigma_max, rho=rho, process=process)
     check_steps(batch, "batch")
-    device = device or getattr(denoiser, "device", None)
+    device = device or device_of(denoiser)
     began, done, nfe, images, states = time.perf_counter(), 0, 0, [], []
     for part in (slice(i, i + batch) for i in range(0, len(seeds), batch)):
         chunk = seeds[part]
@@ -168,7 +168,7 @@ def integrate(
     take = SOLVERS.get(solver) if isinstance(solver, str) else solver
     if take is None:
         raise InputError(f"no solver {solver!r}; choose one of {', '.join(SOLVERS)}")
-    device = device or getattr(denoiser, "device", None) or "cpu"
+    device = device or device_of(denoiser)
     z = z.detach().to("cpu", torch.float64)
     nfe, denoised = 0, z
 
@@ -211,6 +211,12 @@ def initial_noise(seeds: Sequence[int], shape: tuple[int, int, int]) -> Tensor: 
     """Unit noise, one CPU generator per seed, drawn in float32 as EDM does: seed 17 is the same in any batch."""
     return torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]).double()
 
+
+def device_of(denoiser: Denoiser) -> torch.device:
+    """Where a denoiser says it is, or where its weights are; else the CPU."""
+    known = getattr(denoiser, "device", None)
+    weights = denoiser.parameters() if isinstance(denoiser, torch.nn.Module) else iter(())
+    return torch.device(known) if known is not None else next(weights, torch.empty(0)).device
 
 
 def _shape_of(denoiser: Denoiser, shape: tuple[int, int, int] | None) -> tuple[int, int, int]:

@@ -76,7 +76,10 @@ def test_a_device_that_is_not_there_is_refused_with_the_way_out(name, monkeypatc
     check_device("cpu")
 
 
-COMPUTING = ("bench", "calibrate", "demo", "denoise", "finetune", "fit", "maps", "sample", "reproduce")
+COMPUTING = (
+    *("attribute", "bench", "calibrate", "demo", "denoise", "finetune", "fit", "maps", "sample", "reproduce", "train"),
+    "explore",
+)
 
 
 @pytest.mark.parametrize("command", COMPUTING)
@@ -86,8 +89,10 @@ def test_every_command_that_computes_has_a_device_and_a_folder(refused, tmp_path
     names = ["table1"] if command == "reproduce" else []
     assert "--device cpu" in refused(command, *names, "--device", "cuda")
     assert not list(tmp_path.iterdir())
-    config = import_module(f"fpmc.cli.{command}").Config
-    assert config.__dataclass_fields__["outdir"].default == Path("runs", command)
+    module = import_module(f"fpmc.cli.{command}")
+    config = getattr(module, "Config", None) or module.Train
+    if command != "explore":                            # which writes no run
+        assert config.__dataclass_fields__["outdir"].default == Path("runs", command)
 
 
 def test_without_a_terminal_a_line_a_minute(monkeypatch, capsys):

@@ -32,8 +32,8 @@ def parse(config: type[C], args: list[str], command: str) -> C:
     """A frozen dataclass from the command line; its docstring and trailing comments are the help."""
     description = inspect.getdoc(config)
     found = tyro.cli(config, args=args, prog=f"fpmc {command}", description=description, use_underscores=True)
-    if isinstance(found, DeviceOptions) and found.device != "cpu":
-        check_device(found.device)
+    if (device := getattr(found, "device", "cpu")) not in ("cpu", "auto"):
+        check_device(device)
     return found
 
 

@@ -31,7 +31,7 @@ AHEAD = 32  # steps whose posterior targets are computed together
 class Train:
     """Train a network by EDM's loss; Ctrl-C saves, and the same command goes on."""
 
-    outdir: Path                                        # run directory to write or to go on with
+    outdir: Path = Path("runs/train")                   # run directory to write or to go on with
     data: str = "fashion"                               # training images, a name or a path
     held_out: str | None = None                         # images to validate on; none: the test split of --data
     arch: Literal["ddpmpp", "ncsnpp"] = "ddpmpp"        # DDPM++ or NCSN++

@@ -30,8 +30,8 @@ class Attribution:
     An image's share is the mean of w_n(j) over the output values that were asked for; all shares sum up to 1.
     """
 
-    index: Tensor                                       # int64 (B, top), into `images`
-    ids: Tensor                                         # int64 (B, top), source ids
+    index: Tensor                                       # int64 (B, top), into `images`; on the CPU, as they are
+    ids: Tensor                                         # int64 (B, top), source ids; likewise
     weights: Tensor                                     # (B, top), share of the answer, descending
     effective: Tensor                                   # (B,), 1 / Σ share²: how many images speak
     gaussian: Tensor                                    # (B,), share of Gaussian sources
@@ -93,7 +93,7 @@ def attribute(
         gallery.add(whole, each.members[0], each.sums)
     count = min(top, len(gallery))
     weights, index = whole.sort(stable=True, dim=1, descending=True)
-    weights, index = weights[:, :count].contiguous(), index[:, :count].contiguous()
+    weights, index = weights[:, :count].contiguous(), index[:, :count].cpu().contiguous()      # where the images are
     effective = 1 / whole.square().sum(1)
     states = {each.places: each.state for each in spoken}
     looked = [
