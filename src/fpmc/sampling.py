@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fpmc.errors import InputError
-from fpmc.gate import check_seeds, check_steps, whole
+from fpmc.gate import check_denoiser, check_device, check_seeds, check_steps, whole
 from fpmc.process import Denoiser, Process, edm_grid
 
 # Choose on one, report on the other: settings are tuned on the first seeds, tables begin where those never go.
@@ -86,11 +86,11 @@ def sample(
     A sample belongs to its seed, whatever the batch or device. With `process` the levels are σ(t)/α(t) on its own time
     grid (`sigma_min`, `sigma_max` and `rho` then have no part in it): `process=VP(), solver="ddim"` is DDIM.
     """
-    seeds, shape = check_seeds(seeds), _shape_of(denoiser, shape)
+    seeds, shape = check_seeds(seeds), _shape_of(check_denoiser(denoiser), shape)
     labels = classes_of(denoiser, classes, seeds, shape)
     levels = levels_of(steps, sigma_min=sigma_min, sigma_max=sigma_max, rho=rho, process=process)
     check_steps(batch, "batch")
-    device = device or device_of(denoiser)
+    device = check_device(device or device_of(denoiser))
     began, done, nfe, images, states = time.perf_counter(), 0, 0, [], []
     for part in (slice(i, i + batch) for i in range(0, len(seeds), batch)):
         chunk = seeds[part]
@@ -221,7 +221,7 @@ def device_of(denoiser: Denoiser) -> torch.device:
 
 def _shape_of(denoiser: Denoiser, shape: tuple[int, int, int] | None) -> tuple[int, int, int]:
     shape = shape or getattr(denoiser, "shape", None)
-    if shape is None or len(shape) != 3 or min(shape) < 1:
+    if not isinstance(shape, Sequence) or len(shape) != 3 or min(shape) < 1:
         raise InputError(f"the images' shape is {shape}; give shape=(C, H, W), or a denoiser with .shape")
     known = getattr(denoiser, "shape", None) or shape
     if tuple(known) != tuple(shape):

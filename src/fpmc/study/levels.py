@@ -11,16 +11,17 @@ from typing import Any
 import torch
 
 from fpmc.core.collection import Collection
-from fpmc.core.fpmc import FPMC
+from fpmc.core.fpmc import FPMC, check_fpmc
 from fpmc.errors import InputError
 from fpmc.files import verify, write_checked
-from fpmc.images import ImageSet
+from fpmc.gate import check_denoiser, check_device
+from fpmc.images import ImageSet, check_images
 from fpmc.learn.calibrate import Criterion, Score, forward_points, score_level, trajectory_points
 from fpmc.learn.finetune import Level, Tuning, TuningStep, read_state, train_level
 from fpmc.learn.fit import Fit, Per, Target, fit_level, weigh
 from fpmc.process import Denoiser
 from fpmc.readers.text import read_json
-from fpmc.readers.torches import read_torch
+from fpmc.readers.torches import read_torch, write_torch
 from fpmc.study.policy import Policy
 
 
@@ -83,6 +84,7 @@ class Finetuning:
         device: str | torch.device = "cpu", folder: Path | None = None, **tuning: Any,
     ) -> Finetuning:
         """With the policy's held-out images and weight decay, unless others are given."""
+        check_fpmc(denoiser), check_denoiser(network), check_device(device)
         settings = Tuning(**{"decay_from": policy.decay_from, **tuning})
         training = policy.images if held_out is not None else policy.training
         return cls(denoiser, network, policy, settings, training, held_out or policy.tuning, device, folder)
@@ -132,7 +134,8 @@ def finetune(
     `images`, which then are not trained on. device: where the network is and the work is done. Other keywords are
     those of `Tuning`.
     """
-    job = Finetuning.of(denoiser, network, Policy(images), held_out, device=device, learn=tuple(learn), **tuning)
+    policy = Policy(check_images(images))
+    job = Finetuning.of(denoiser, network, policy, held_out, device=device, learn=tuple(learn), **tuning)
     learned = {}
     for sigma in job.policy.grid if sigmas is None else map(float, sigmas):
         level = job.start(sigma)
@@ -164,7 +167,7 @@ def fit_levels(
         settings = collections.settings
         found = fit_level(collections.at(sigma), sigma, target, images, settings=settings, **options)
         if kept is not None:
-            write_checked(kept, lambda part, found=found: torch.save(vars(found), part))
+            write_torch(kept, vars(found))
         yield found
 
 
@@ -194,7 +197,8 @@ def fit_response(
     come from; those that are in a source are left out of it by id. sigmas: by default those of sampling. count: noisy
     images per level. device: where the groups and the network answer.
     """
-    levels = [float(sigma) for sigma in (Policy(images).grid if sigmas is None else sigmas)]
+    check_fpmc(collections)
+    levels = [float(sigma) for sigma in (Policy(check_images(images)).grid if sigmas is None else sigmas)]
     options, fits = {"count": count, "per": per, "seed": seed, "batch": batch, "device": device}, []
     for found in fit_levels(collections, target, images, levels, **options):
         fits.append(found)
