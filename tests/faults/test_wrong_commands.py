@@ -110,7 +110,7 @@ def test_wrong_commands(line, says, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert code == 2, err
     assert "Traceback" not in out + err
     assert re.search(says, err), err
-    if args[1] not in ("--solver", "--speed"):          # of which the parser tells, in a frame
+    if args[1:2] not in (["--solver"], ["--speed"]):    # of which the parser tells, in a frame
         assert err.startswith("fpmc: error: ")
         assert err.count("\n") == 1
     assert {path.name for path in tmp_path.iterdir()} <= {"data.npy", *(["runs"] if args[0] == "fit" else [])}

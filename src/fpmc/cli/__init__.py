@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -67,7 +68,8 @@ def main(argv: list[str] | None = None) -> int:
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         return _fail(f"no command {name!r}; " + (f"did you mean {close[0]!r}?" if close else "see fpmc --help"), 2)
-    with _listening() as asked:
+    with _listening() as asked, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch\b")  # about its own insides: nothing a user could do
         try:
             return import_module(f"fpmc.cli.{name}").main(args[1:]) or 0
         except SystemExit as leaving:  # the option parser has printed what is wrong

@@ -55,7 +55,7 @@ def main(args: list[str]) -> None:
     identity["network_checksum"] = Method(policy.network(config.network)).checksum()
     run = RunDirectory(config.outdir, identity, command="calibrate", free=("device",))
     scores = []
-    with progress_bar(config.method) as progress:
+    with progress_bar(config.method, run) as progress:
         for score in calibrate(
             make, values, network, held_out, sigmas=sigmas, count=config.count, criterion=config.criterion,
             seed=config.seed, device=config.device, folder=run.path,

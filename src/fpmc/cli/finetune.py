@@ -119,7 +119,7 @@ def _learn(config: Config, job: Finetuning, sigmas: Sequence[float], run: RunDir
     else:
         messages = share(_learner, config, sigmas, jobs=config.jobs, threads=config.threads or 1)
     done = dict.fromkeys(sigmas, 0)
-    with progress_bar("noise levels") as progress:
+    with progress_bar("noise levels", run) as progress:
         for sigma, message in messages:
             if isinstance(message, str):
                 done[sigma] = job.tuning.steps          # it may have stopped early

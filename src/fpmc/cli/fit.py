@@ -61,7 +61,7 @@ def main(args: list[str]) -> None:
     run = RunDirectory(config.outdir, identity, command="fit", free=("device",))
     options = {"count": config.count, "per": config.per, "seed": config.seed, "device": config.device}
     fits: list[Fit] = []
-    with progress_bar("fit") as progress:
+    with progress_bar("fit", run) as progress:
         for fit in fit_levels(base, target, images, sigmas, folder=run.path, **options):
             fits.append(fit)
             progress(len(fits), len(sigmas))

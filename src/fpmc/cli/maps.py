@@ -39,7 +39,7 @@ def main(args: list[str]) -> None:
     sigmas = config.chosen(policy) if wanted else check_sigmas(sigma for sigma, tau in taus.items() if tau < 1)
     identity = {key: value for key, value in asdict(config).items() if key != "outdir"}
     run = RunDirectory(config.outdir, identity, command="maps", free=("sigmas", "levels", "draws", "chunk", "device"))
-    with progress_bar("maps") as progress:
+    with progress_bar("maps", run) as progress:
         maps = sensitivity_maps(
             net,
             images,

@@ -21,6 +21,7 @@ from fpmc.study.methods import read_value
 if TYPE_CHECKING:
     from fpmc.core.sources import Source
     from fpmc.images import ImageSet
+    from fpmc.report.run import RunDirectory
     from fpmc.study.policy import Policy
 
 C = TypeVar("C")
@@ -184,17 +185,19 @@ def check_sigmas(sigmas: Iterable[float]) -> tuple[float, ...]:
 
 
 @contextmanager
-def progress_bar(label: str, **look: Any) -> Iterator[Callable[..., None]]:
-    """A bar with the time left on a terminal, a line a minute elsewhere.
+def progress_bar(label: str, run: RunDirectory | None = None, **look: Any) -> Iterator[Callable[..., None]]:
+    """A bar with the time left on a terminal, a line a minute elsewhere and in the log of the run.
 
     Yields what long work calls with (done, total), and perhaps what it is at; look: settings of the bar.
     """
     from tqdm import tqdm
 
+    logged = [] if run is None else [run.note]
     if not sys.stderr.isatty():
-        yield _lines(label)
+        yield _lines(label, lambda line: print(line, file=sys.stderr, flush=True), *logged)
         return
-    with tqdm(desc=label, unit="step", file=sys.stderr, dynamic_ncols=True, **look) as bar:
+    log = _lines(label, *logged)
+    with tqdm(desc=label, file=sys.stderr, dynamic_ncols=True, **{"unit": "step", **look}) as bar:
 
         def tell(done: float, total: float, at: str = label) -> None:
             if bar.total != total:  # what an earlier sitting has done does not count for the speed
@@ -202,12 +205,13 @@ def progress_bar(label: str, **look: Any) -> Iterator[Callable[..., None]]:
                 bar.initial = bar.n = max(0, done - 1)
             bar.set_description(at, refresh=False)
             bar.update(done - bar.n)
+            log(done, total, at)
 
         yield tell
 
 
-def _lines(label: str) -> Callable[..., None]:
-    """Progress for a log: a line a minute on stderr."""
+def _lines(label: str, *says: Callable[[str], object]) -> Callable[..., None]:
+    """Progress for whoever does not watch: a line a minute."""
     began = said = time.monotonic()
     first: float | None = None
 
@@ -216,7 +220,8 @@ def _lines(label: str) -> Callable[..., None]:
         now, first = time.monotonic(), done if first is None else first
         if now >= said + MINUTE and done > first:
             left = (now - began) * (total - done) / (done - first)
-            print(f"{at}: {done / total:.0%} after {clock(now - began)}, about {clock(left)} left", file=sys.stderr)
+            for say in says:
+                say(f"{at}: {done / total:.0%} after {clock(now - began)}, about {clock(left)} left")
             said = now
 
     return tell

@@ -54,7 +54,7 @@ def main(args: list[str]) -> None:
         run.say(repr(source))
     if method.preset == "multiscale":
         run.say(UNFITTED)
-    with progress_bar(label) as progress:
+    with progress_bar(label, run) as progress:
         settings |= {"device": config.device, "batch": config.batch}
         out = sample_into(run, denoiser, seeds=seeds, progress=progress, **settings)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fpmc.cli.options import parse
+from fpmc.cli.options import parse, progress_bar
 
 if TYPE_CHECKING:
     from fpmc.images import ImageSet
@@ -152,10 +152,7 @@ def build(config: Train, images: ImageSet) -> EDMPrecond:
 
 
 def _run(config: Train, state: Training, images: ImageSet, held_out: ImageSet, run: RunDirectory) -> None:
-    import sys
     import time
-
-    from tqdm import tqdm
 
     from fpmc.networks.targets import PosteriorMean
     from fpmc.networks.training import train
@@ -163,19 +160,10 @@ def _run(config: Train, state: Training, images: ImageSet, held_out: ImageSet, r
     began = saved = looked = time.monotonic()
     recipe = state.recipe
     targets = {"optimal": PosteriorMean(images), "ahead": AHEAD} if recipe.target == "posterior" else {}
-    bar = tqdm(
-        total=recipe.images,
-        initial=state.step * recipe.batch,
-        unit="img",
-        unit_scale=True,
-        smoothing=0.02,
-        dynamic_ncols=True,
-        mininterval=0.1 if sys.stderr.isatty() else 60,  # a log file gets a line a minute
-    )
-    with bar, _stop_between_steps() as asked:
-        for _ in train(state, images, **targets):
-            bar.update(recipe.batch)
-            bar.set_postfix_str(f"loss {state.loss:.4f}", refresh=False)
+    look_of_bar = {"unit": "img", "unit_scale": True, "smoothing": 0.02}
+    with progress_bar("train", run, **look_of_bar) as tell, _stop_between_steps() as asked:
+        for progress in train(state, images, **targets):
+            tell(progress.images, recipe.images, f"loss {state.loss:.4f}")
             now = time.monotonic()
             if now - saved > 60 * config.save_minutes:
                 state.save(run.path / "checkpoint.pt")
