@@ -109,6 +109,25 @@ def check_device(device: Any) -> torch.device:
     return found
 
 
+def check_denoiser(denoiser: Any) -> Any:
+    """Something to call as d(z, sigma)."""
+    if not callable(denoiser):
+        hint = "fpmc.presets makes them of images, fpmc.load_network reads networks"
+        raise InputError(f"a denoiser is called as d(z, sigma); got {_what(denoiser)}; {hint}")
+    return denoiser
+
+
+def check_numbers(values: Any, name: str) -> Tensor:
+    """Whole numbers (n,), from a list, a range, an array or a tensor."""
+    try:
+        found = torch.as_tensor(values if isinstance(values, Tensor) else list(values)).cpu().flatten()
+    except Exception as error:  # texts, None, ragged lists
+        raise InputError(f"{name} are whole numbers, e.g. [0, 3]; got {show(values)}") from error
+    if found.numel() and (found.dtype.is_floating_point or found.dtype.is_complex or found.dtype == torch.bool):
+        raise InputError(f"{name} are whole numbers, e.g. [0, 3]; got {_what(found[0])}")
+    return found.long()
+
+
 def whole(value: Any) -> int | None:
     """The whole number that a value is (Python's, NumPy's, torch's); booleans and 0.7 are none."""
     if isinstance(value, bool) or (isinstance(value, Tensor) and (value.ndim or value.dtype == torch.bool)):

@@ -104,6 +104,14 @@ class ImageSet:
         return chosen
 
 
+def check_images(images: Any) -> ImageSet:
+    """Images with their names, as everything that learns or counts wants them."""
+    if not isinstance(images, ImageSet):
+        what = repr(images)[:60] if isinstance(images, str) else type(images).__name__
+        raise InputError(f"images are an ImageSet; got {what}; make one with load_images(…) or ImageSet(pixels)")
+    return images
+
+
 def _as_tensor(value: Any, what: str) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()

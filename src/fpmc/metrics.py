@@ -14,7 +14,7 @@ from torch import Tensor
 from fpmc.data import load_images
 from fpmc.data.pictures import decode, is_picture
 from fpmc.errors import InputError
-from fpmc.images import ImageSet
+from fpmc.images import ImageSet, check_images
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -175,7 +175,7 @@ class Nearest:
 def nearest(images: Any, source: ImageSet, *, chunk: int = 2048) -> Nearest:
     """Distance to the nearest training image, streaming; the optimal denoiser's samples are copies (Sec. 2.1)."""
     x = _stack(images, "images")
-    if x.shape[1:] != source.shape:
+    if x.shape[1:] != check_images(source).shape:
         raise InputError(f"images of shape {tuple(x.shape[1:])} cannot be looked up among {source.shape} ones")
     x = x.flatten(1)
     best, index = torch.full((len(x),), torch.inf, dtype=torch.float64), torch.zeros(len(x), dtype=torch.int64)
@@ -273,6 +273,8 @@ def _stack(value: Any, what: str) -> Tensor:  # float64 (n, C, H, W)
 
 
 def _tensor(value: Any, what: str) -> Tensor:
+    if isinstance(value, int | float | bool):
+        raise InputError(f"{what} must be Samples, an ImageSet, a tensor or an array; got {value!r}")
     value = value.pixels if isinstance(value, ImageSet) else getattr(value, "images", value)  # `Samples` have images
     if isinstance(value, Tensor):
         return value.detach().cpu()

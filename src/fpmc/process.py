@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fpmc.errors import InputError
+from fpmc.gate import check_steps
 
 Denoiser = Callable[[Tensor, "float | Tensor"], Tensor]  # (z, sigma) -> x0, with alpha = 1
 
@@ -169,7 +170,7 @@ def edm_grid(
     rho: float = 7,
 ) -> Tensor:  # (steps,) float64, from sigma_max down to sigma_min
     """EDM's noise levels, evenly spaced in σ^(1/ρ) (App. C.4; the t column of the schedule tables)."""
-    _check_steps(steps)
+    check_steps(steps)
     if not 0 < sigma_min < sigma_max < math.inf:
         raise InputError(f"need 0 < sigma_min < sigma_max, got sigma_min={sigma_min}, sigma_max={sigma_max}")
     if not 0 < rho < math.inf:
@@ -189,7 +190,7 @@ def ddim_grid(
     spacing: Literal["trailing", "leading", "linspace"] = "trailing",
 ) -> Tensor:  # (steps,) float64 holding integers, decreasing
     """DDIM's subset of the discrete times; trailing starts at the last one, where sampling from pure noise belongs."""
-    _check_steps(steps)
+    check_steps(steps)
     if steps > times:
         raise InputError(f"steps={steps} is more than the {times} times of the process")
     count = torch.arange(steps, dtype=torch.float64)
@@ -210,16 +211,11 @@ def flow_grid(
     shift: float = 1,
 ) -> Tensor:  # (steps,) float64, decreasing
     """Evenly spaced flow times with the resolution shift s·t/(1 + (s−1)·t); α(1) = 0, so they start just below 1."""
-    _check_steps(steps)
+    check_steps(steps)
     if not 0 < t_min < t_max <= 1 or not shift > 0:
         raise InputError(f"need 0 < t_min < t_max <= 1 and shift > 0, got t_min={t_min}, t_max={t_max}, shift={shift}")
     t = torch.linspace(t_max, t_min, steps, dtype=torch.float64)
     return shift * t / (1 + (shift - 1) * t)
-
-
-def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise InputError(f"steps must be at least 1, got {steps}")
 
 
 def _times(t: float | Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fpmc.errors import InputError
-from fpmc.gate import check_seeds, check_steps, whole
+from fpmc.gate import check_denoiser, check_device, check_seeds, check_steps, whole
 from fpmc.process import Denoiser, Process, edm_grid
 
 # Choose on one, report on the other: settings are tuned on the first seeds, tables begin where those never go.
@@ -77,7 +77,7 @@ def sample(
     classes: Literal["random"] | int | Sequence[int] | None = None,     # for networks of classes, see `classes_of`
     shape: tuple[int, int, int] | None = None,          # (C, H, W), if the denoiser does not know it
     batch: int = 64,                                    # images per denoiser call
-    device: str | torch.device | None = None,           # where the denoiser is called
+    device: str | torch.device | None = None,           # where the denoiser is called; none: where it is
     trajectory: bool = False,
     progress: Callable[[int, int], object] | None = None,   # called with (image steps done, image steps in all)
 ) -> Samples:
@@ -86,11 +86,11 @@ def sample(
     A sample belongs to its seed, whatever the batch or device. With `process` the levels are σ(t)/α(t) on its own time
     grid (`sigma_min`, `sigma_max` and `rho` then have no part in it): `process=VP(), solver="ddim"` is DDIM.
     """
-    seeds, shape = check_seeds(seeds), _shape_of(denoiser, shape)
+    seeds, shape = check_seeds(seeds), _shape_of(check_denoiser(denoiser), shape)
     labels = classes_of(denoiser, classes, seeds, shape)
     levels = levels_of(steps, sigma_min=sigma_min, sigma_max=sigma_max, rho=rho, process=process)
     check_steps(batch, "batch")
-    device = device or getattr(denoiser, "device", None)
+    device = check_device(device or device_of(denoiser))
     began, done, nfe, images, states = time.perf_counter(), 0, 0, [], []
     for part in (slice(i, i + batch) for i in range(0, len(seeds), batch)):
         chunk = seeds[part]
@@ -168,7 +168,7 @@ def integrate(
     take = SOLVERS.get(solver) if isinstance(solver, str) else solver
     if take is None:
         raise InputError(f"no solver {solver!r}; choose one of {', '.join(SOLVERS)}")
-    device = device or getattr(denoiser, "device", None) or "cpu"
+    device = device or device_of(denoiser)
     z = z.detach().to("cpu", torch.float64)
     nfe, denoised = 0, z
 
@@ -212,10 +212,16 @@ def initial_noise(seeds: Sequence[int], shape: tuple[int, int, int]) -> Tensor: 
     return torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]).double()
 
 
+def device_of(denoiser: Denoiser) -> torch.device:
+    """Where a denoiser says it is, or where its weights are; else the CPU."""
+    known = getattr(denoiser, "device", None)
+    weights = denoiser.parameters() if isinstance(denoiser, torch.nn.Module) else iter(())
+    return torch.device(known) if known is not None else next(weights, torch.empty(0)).device
+
 
 def _shape_of(denoiser: Denoiser, shape: tuple[int, int, int] | None) -> tuple[int, int, int]:
     shape = shape or getattr(denoiser, "shape", None)
-    if shape is None or len(shape) != 3 or min(shape) < 1:
+    if not isinstance(shape, Sequence) or len(shape) != 3 or min(shape) < 1:
         raise InputError(f"the images' shape is {shape}; give shape=(C, H, W), or a denoiser with .shape")
     known = getattr(denoiser, "shape", None) or shape
     if tuple(known) != tuple(shape):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import subprocess
 import sys
 import types
+import warnings
 
 import pytest
 
@@ -73,6 +76,39 @@ def test_ctrl_c_tells_how_to_go_on(failing):
     code, _, err = failing(KeyboardInterrupt())
     assert code == 130
     assert "the same command goes on" in err
+
+
+def test_ctrl_c_is_one_even_if_a_library_makes_another_error_of_it(monkeypatch, fpmc):
+    module = types.ModuleType("fpmc.cli.doctor")
+
+    def main(args):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt as error:              # as compiled code does
+            raise ValueError("no path") from error
+
+    module.main = main  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "fpmc.cli.doctor", module)
+    before = signal.getsignal(signal.SIGINT)
+    code, _, err = fpmc("doctor")
+    assert code == 130
+    assert "the same command goes on" in err
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_torch_says_of_its_own_insides_is_not_shown(monkeypatch, fpmc):
+    module = types.ModuleType("fpmc.cli.doctor")
+
+    def main(args):
+        for where in ("torch.storage", "torch", "torchlike", "fpmc.cli.doctor"):
+            warnings.warn_explicit(f"of {where}", UserWarning, f"{where}.py", 1, module=where)
+
+    module.main = main  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "fpmc.cli.doctor", module)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        assert fpmc("doctor").code == 0
+    assert [str(each.message) for each in shown] == ["of torchlike", "of fpmc.cli.doctor"]
 
 
 def test_a_full_disk_is_no_traceback(failing):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fpmc.cli.options import LevelOptions, SamplerOptions, check_device, check_s
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 from fpmc.process import VP
+from fpmc.report.run import RunDirectory
 from fpmc.study.policy import Policy
 
 
@@ -76,7 +78,10 @@ def test_a_device_that_is_not_there_is_refused_with_the_way_out(name, monkeypatc
     check_device("cpu")
 
 
-COMPUTING = ("bench", "calibrate", "demo", "denoise", "finetune", "fit", "maps", "sample", "reproduce")
+COMPUTING = (
+    *("attribute", "bench", "calibrate", "demo", "denoise", "finetune", "fit", "maps", "sample", "reproduce", "train"),
+    "explore",
+)
 
 
 @pytest.mark.parametrize("command", COMPUTING)
@@ -86,8 +91,10 @@ def test_every_command_that_computes_has_a_device_and_a_folder(refused, tmp_path
     names = ["table1"] if command == "reproduce" else []
     assert "--device cpu" in refused(command, *names, "--device", "cuda")
     assert not list(tmp_path.iterdir())
-    config = import_module(f"fpmc.cli.{command}").Config
-    assert config.__dataclass_fields__["outdir"].default == Path("runs", command)
+    module = import_module(f"fpmc.cli.{command}")
+    config = getattr(module, "Config", None) or module.Train
+    if command != "explore":                            # which writes no run
+        assert config.__dataclass_fields__["outdir"].default == Path("runs", command)
 
 
 def test_without_a_terminal_a_line_a_minute(monkeypatch, capsys):
@@ -97,6 +104,21 @@ def test_without_a_terminal_a_line_a_minute(monkeypatch, capsys):
         for done in (10, 20, 30, 40):
             tell(done, 100)
     assert capsys.readouterr().err == "LS: 30% after 1 min, about 4 min left\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_log_has_the_same_line_a_minute(terminal, monkeypatch, tmp_path):
+    stderr = io.StringIO()
+    stderr.isatty = lambda: terminal  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(options.sys, "stderr", stderr)
+    monkeypatch.setattr(options, "MINUTE", 0)
+    with RunDirectory(tmp_path / "run", {}, command="test") as run, options.progress_bar("LS", run) as tell:
+        for done in (10, 20, 30):
+            tell(done, 100, "at work")
+    lines = [line for line in (tmp_path / "run" / "log.txt").read_text().splitlines() if "at work" in line]
+    assert len(lines) == 2
+    assert re.search(r"  at work: 20% after .*, about .* left$", lines[0])
+    assert terminal or "at work: 30%" in stderr.getvalue()
 
 
 def test_the_bar_counts_only_this_sitting(monkeypatch):

@@ -165,3 +165,47 @@ def test_pruning_keeps_within_its_budget() -> None:
     assert q.pruned(1e-9) is q
     masks = Precisions(torch.ones(2, 1, 2, 2, dtype=torch.bool))
     assert masks.pruned(10.0) is masks
+
+
+STRUCTURES: list[Precision] = [
+    Full(5, 4),
+    Full(5, 4, 0.25),
+    Squares(3, 5, 4),
+    Squares(2, 5, 4, inside=True),
+    Squares(3, 5, 4, inside=True, stride=2),
+    Squares(3, 5, 4, around=0.3),
+    Squares(2, 5, 4, inside=True, stride=2, around=0.3),
+    Precisions(torch.rand(6, 1, 5, 4, generator=torch.Generator().manual_seed(0))),
+    Precisions(torch.rand(6, 3, 5, 4, generator=torch.Generator().manual_seed(0))),
+    Precisions(torch.rand(6, 1, 5, 4, generator=torch.Generator().manual_seed(0)) < 0.4),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("q", STRUCTURES, ids=repr)
+def test_distances_and_spreads_are_those_of_the_vectors(q: Precision, dtype: torch.dtype) -> None:
+    """Σ q (z − x)² and Σ_ℓ q_ℓ p_ℓ, written out (Eq. "emp_pmean")."""
+    random = torch.Generator().manual_seed(1)
+    z, x = (torch.randn(n, 3, 5, 4, generator=random, dtype=dtype) for n in (2, 7))
+    dense = q.dense(dtype)
+    assert dense.dtype == dtype
+    expected = (dense * (z[:, None, None] - x[None, :, None]).square()).sum((3, 4, 5))
+    found = q.distance(z, x)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, expected)
+    p = torch.rand(2, 7, len(q), generator=random, dtype=dtype)
+    torch.testing.assert_close(q.spread(p), torch.einsum("bnl,lchw->bnchw", p, dense))
+    assert q.entries == int((dense > 0).sum())
+
+
+def test_channels_that_are_asked_alike_are_asked_once() -> None:
+    values = torch.rand(6, 1, 5, 4, generator=torch.Generator().manual_seed(0))
+    alike = Precisions(values.expand(6, 3, 5, 4).clone())
+    assert torch.equal(alike.shared().dense(), values)
+    assert alike.shared().channels == 1
+    single = Precisions(values)
+    assert single.shared() is single
+    other = alike.values.clone()
+    other[5, 2, 4, 3] += 0.1
+    for kept in (Precisions(other), Precisions(alike.values.clone().requires_grad_())):
+        assert kept.shared() is kept

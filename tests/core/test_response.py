@@ -107,3 +107,15 @@ def test_one_response_for_each_precision() -> None:
 def test_impossible_vectors(values: Tensor) -> None:
     with pytest.raises(InputError, match="r must be"):
         Responses(values)
+
+
+@pytest.mark.parametrize(("q", "r"), CASES)
+def test_mixtures_and_totals_are_those_of_the_vectors(q: Precision, r: Response) -> None:
+    """Σ_ℓ r_ℓ p_ℓ and Σ_ℓ r_ℓ, written out (Eq. "fpmc_denoiser")."""
+    dense = r.dense(torch.float64)
+    p = torch.rand(2, 5, len(r), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(r.mix(p), torch.einsum("bnl,lchw->bnchw", p, dense))
+    torch.testing.assert_close(r.total(), dense.sum(0))
+    assert r.total().shape == dense.shape[1:]
+    assert r.dense(torch.float32).dtype == torch.float32
+    assert r.channels == dense.shape[1]

@@ -5,8 +5,13 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import signal
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from threading import current_thread, main_thread
 
 from fpmc import __version__
 from fpmc.cli.ranks import rank
@@ -72,22 +77,49 @@ def main(argv: list[str] | None = None) -> int:
             return _fail(f"fpmc {name} has nothing to split over ranks; start it without torchrun", 2)
         if number > 0:
             return 0                                    # the first rank compares the samples
+    with _listening() as asked, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch\b")  # about its own insides: nothing a user could do
+        try:
+            return import_module(f"fpmc.cli.{name}").main(args[1:]) or 0
+        except SystemExit as leaving:  # the option parser has printed what is wrong
+            return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 2
+        except KeyboardInterrupt:
+            return _stopped()
+        except BrokenPipeError:  # fpmc … | head
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except Exception as error:
+            if asked:  # libraries make other errors of a Ctrl-C in their callbacks
+                return _stopped()
+            if isinstance(error, InputError):
+                return _fail(" ".join(str(error).split()), 2)
+            if not isinstance(error, OSError) or error.errno not in FULL_OR_FORBIDDEN:
+                raise
+            return _fail(f"{error.strerror}: {error.filename}", 1)
+
+
+@contextmanager
+def _listening() -> Iterator[list[int]]:
+    """Where a Ctrl-C is written down, besides being raised."""
+    asked: list[int] = []
+
+    def heard(number: int, _: object) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or current_thread() is not main_thread():
+        yield asked
+        return
+    signal.signal(signal.SIGINT, heard)
     try:
-        return import_module(f"fpmc.cli.{name}").main(args[1:]) or 0
-    except SystemExit as leaving:  # the option parser has printed what is wrong
-        return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 2
-    except InputError as error:
-        return _fail(" ".join(str(error).split()), 2)
-    except KeyboardInterrupt:
-        print("\nfpmc: interrupted; the same command goes on where it stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # fpmc … | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        if error.errno not in FULL_OR_FORBIDDEN:
-            raise
-        return _fail(f"{error.strerror}: {error.filename}", 1)
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _stopped() -> int:
+    print("\nfpmc: interrupted; the same command goes on where it stopped", file=sys.stderr)
+    return 130
 
 
 def _fail(message: str, code: int) -> int:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpmc.cli.options import DeviceOptions, SourceOptions, check_sigmas, parse
+from fpmc.cli.options import DeviceOptions, SourceOptions, check_sigmas, parse, progress_bar
 from fpmc.errors import InputError
 from fpmc.study.methods import parse_method
 
@@ -63,7 +63,11 @@ def main(args: list[str]) -> None:
     found = shares(denoiser, z, path.levels[level], mask, config.top)
     result = {"denoiser": method.title(denoiser), "pixel": config.pixel, **summary(found)}
     if config.input is None:
-        result["path"] = along(path, mask, config.top)
+        result["path"] = []
+        with progress_bar("attribute", run) as progress:
+            for each in along(path, mask, config.top):
+                result["path"].append(each)
+                progress(len(result["path"]), path.length)
         result["over_path"] = over_path(result["path"])[: config.top]
     run.write_json("attribution.json", result)
     title = f"{method.title(denoiser)}, σ = {path.levels[level]:.3g}: {in_effect(found['effective'])} images in effect"

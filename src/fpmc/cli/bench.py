@@ -41,9 +41,12 @@ def main(args: list[str]) -> None:
     if networks := [method.preset for method in methods if method.loaded is not None]:
         raise InputError(f"{networks[0]} is a network; bench measures analytic denoisers")
 
+    from fpmc.gate import check_steps
     from fpmc.report.table import markdown
     from fpmc.study.bench import benchmark, measure_machine
 
+    for name in ("batch", "repeats", "checked"):
+        check_steps(getattr(config, name), name)
     ranks = config.ranks()
     config = ranks.placed(config)
     policy = config.policy()

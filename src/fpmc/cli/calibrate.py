@@ -53,7 +53,7 @@ def main(args: list[str]) -> None:
     identity["network_checksum"] = Method(policy.network(config.network)).checksum()
     run = RunDirectory(config.outdir, identity, command="calibrate", free=("device",))
     scores: list[Score] = []
-    with progress_bar(config.method) as progress:
+    with progress_bar(config.method, run) as progress:
         if config.criterion == "mse" and where.many(run.say):   # a trajectory passes all levels at once
             waiting = [sigma for sigma in sigmas if not level_file(run.path, sigma, "json").exists()]
             found = where.run(_worker, config, level_units(run.path, waiting, "json"), run.path, run.say)

@@ -101,7 +101,7 @@ def _sampled(
     source = images.subset(slice(config.els_size)) if fewer else images
     denoiser = method.build(source, data=config.data, device=config.device)
     label = method.title(denoiser) + (f" ({config.els_size} images)" if fewer else "")
-    with progress_bar(label) as progress:
+    with progress_bar(label, run) as progress:
         out = sample_into(
             run, denoiser, seeds=seeds, folder=method.folder, batch=config.batch, progress=progress,
             device=config.device, **settings,

@@ -76,7 +76,7 @@ def main(args: list[str]) -> None:
     if config.augment:
         run.say(repr(source))
     outputs: dict[str, Tensor] = {}
-    with progress_bar("denoise") as tell, torch.no_grad():
+    with progress_bar("denoise", run) as tell, torch.no_grad():
         for name, denoiser in denoisers.items():
             answers = []
             for z, sigma in zip(noisy, sigmas):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fpmc.cli.options import DeviceOptions, SourceOptions, parse
+from fpmc.cli.options import DeviceOptions, SourceOptions, parse, progress_bar
 from fpmc.study.methods import parse_methods
 
 
@@ -40,8 +41,10 @@ def main(args: list[str]) -> None:
     built = [method.build(source, data=config.data, device=config.device) for method in methods]
     denoisers = {method.title(each): each for method, each in zip(methods, built)}
     compared = [load_network(name, device=config.device) for name in networks]
-    explore(
-        list(denoisers.values()), source, compared, port=config.port, export=config.export, maps=maps,
-        names=[*denoisers, *(Path(name).stem for name in networks)], device=config.device,
-        browser=not config.no_browser, say=partial(print, flush=True),         # whoever reads it through a pipe waits
-    )
+    with progress_bar("views") if config.export else nullcontext() as progress:
+        explore(
+            list(denoisers.values()), source, compared, port=config.port, export=config.export, maps=maps,
+            names=[*denoisers, *(Path(name).stem for name in networks)], device=config.device,
+            browser=not config.no_browser, say=partial(print, flush=True),     # whoever reads it through a pipe waits
+            **({"progress": progress} if progress else {}),
+        )

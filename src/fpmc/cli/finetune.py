@@ -120,7 +120,7 @@ def _learn(config: Config, where: Where, job: Finetuning, sigmas: Sequence[float
     else:
         messages = (message for sigma in sigmas for message in _level(job, sigma))
     done = dict.fromkeys(sigmas, 0.0)
-    with progress_bar("noise levels") as progress:
+    with progress_bar("noise levels", run) as progress:
         for sigma, message in messages:
             if isinstance(message, str):
                 done[sigma] = job.tuning.steps          # it may have stopped early

@@ -63,7 +63,7 @@ def main(args: list[str]) -> None:
     identity["data_checksum"] = images.checksum()
     identity["target_checksum"] = None if config.target == "clean" else Method(config.target).checksum()
     run = ranks.run(config.outdir, identity, command="fit", free=("device",))
-    with progress_bar("fit") as progress:
+    with progress_bar("fit", run) as progress:
         if where.many(run.say):
             waiting = [sigma for sigma in sigmas if not level_file(run.path, sigma, "pt").exists()]
             found = where.run(_fitter, config, level_units(run.path, waiting), run.path, run.say)

@@ -49,7 +49,7 @@ def main(args: list[str]) -> None:
     free = ("sigmas", "levels", "draws", "chunk", "device", "jobs", "cluster", "cluster_options")
     run = RunDirectory(config.outdir, identity, command="maps", free=free)
     draws = run.path / "draws"
-    with progress_bar("maps") as progress:
+    with progress_bar("maps", run) as progress:
         if where.many(run.say):
             units = [Unit(f"{sigma!r}", sigma, (sums_file(draws, sigma).name,), f"σ {sigma:.4g}") for sigma in sigmas]
             for done, _ in enumerate(where.run(_worker, config, units, draws, run.say), 1):

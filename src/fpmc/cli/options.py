@@ -23,6 +23,7 @@ from fpmc.study.methods import read_value
 if TYPE_CHECKING:
     from fpmc.core.sources import Source
     from fpmc.images import ImageSet
+    from fpmc.report.run import RunDirectory
     from fpmc.study.cluster import Where
     from fpmc.study.policy import Policy
 
@@ -35,8 +36,9 @@ def parse(config: type[C], args: list[str], command: str) -> C:
     """A frozen dataclass from the command line; its docstring and trailing comments are the help."""
     description = inspect.getdoc(config)
     found = tyro.cli(config, args=args, prog=f"fpmc {command}", description=description, use_underscores=True)
-    if isinstance(found, DeviceOptions) and found.device != "cpu" and getattr(found, "cluster", None) is None:
-        check_device(found.device)
+    elsewhere = getattr(found, "cluster", None) is not None     # whose devices are not ours
+    if (device := getattr(found, "device", "cpu")) not in ("cpu", "auto") and not elsewhere:
+        check_device(device)
     return found
 
 
@@ -205,17 +207,22 @@ def check_sigmas(sigmas: Iterable[float]) -> tuple[float, ...]:
 
 
 @contextmanager
-def progress_bar(label: str, **look: Any) -> Iterator[Callable[..., None]]:
-    """A bar with the time left on a terminal, a line a minute elsewhere.
+def progress_bar(label: str, run: RunDirectory | None = None, **look: Any) -> Iterator[Callable[..., None]]:
+    """A bar with the time left on a terminal, a line a minute elsewhere and in the log of the run.
 
     Yields what long work calls with (done, total), and perhaps what it is at; look: settings of the bar.
     """
     from tqdm import tqdm
 
-    if not sys.stderr.isatty() or rank():
-        yield _lines(label) if not rank() else lambda *_: None
+    if rank():                                          # the first one speaks
+        yield lambda *_: None
         return
-    with tqdm(desc=label, unit="step", file=sys.stderr, dynamic_ncols=True, **look) as bar:
+    logged = [] if run is None else [run.note]
+    if not sys.stderr.isatty():
+        yield _lines(label, lambda line: print(line, file=sys.stderr, flush=True), *logged)
+        return
+    log = _lines(label, *logged)
+    with tqdm(desc=label, file=sys.stderr, dynamic_ncols=True, **{"unit": "step", **look}) as bar:
 
         def tell(done: float, total: float, at: str = label) -> None:
             if bar.total != total:  # what an earlier sitting has done does not count for the speed
@@ -223,12 +230,13 @@ def progress_bar(label: str, **look: Any) -> Iterator[Callable[..., None]]:
                 bar.initial = bar.n = max(0, done - 1)
             bar.set_description(at, refresh=False)
             bar.update(done - bar.n)
+            log(done, total, at)
 
         yield tell
 
 
-def _lines(label: str) -> Callable[..., None]:
-    """Progress for a log: a line a minute on stderr."""
+def _lines(label: str, *says: Callable[[str], object]) -> Callable[..., None]:
+    """Progress for whoever does not watch: a line a minute."""
     began = said = time.monotonic()
     first: float | None = None
 
@@ -237,7 +245,8 @@ def _lines(label: str) -> Callable[..., None]:
         now, first = time.monotonic(), done if first is None else first
         if now >= said + MINUTE and done > first:
             left = (now - began) * (total - done) / (done - first)
-            print(f"{at}: {done / total:.0%} after {clock(now - began)}, about {clock(left)} left", file=sys.stderr)
+            for say in says:
+                say(f"{at}: {done / total:.0%} after {clock(now - began)}, about {clock(left)} left")
             said = now
 
     return tell

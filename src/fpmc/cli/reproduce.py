@@ -87,7 +87,7 @@ def main(args: list[str]) -> None:
     free = tuple(name for name in settings if name not in ("data", "scale"))
     run = RunDirectory(config.outdir, settings | {"names": names}, command="reproduce", free=(*free, "names"))
     cache = Cache(_place(config), run.say)
-    with progress_bar("reproduce", bar_format=BAR) as progress:
+    with progress_bar("reproduce", run, bar_format=BAR) as progress:
         if many:
             _elsewhere(config, where, lab, experiments, cache, run, progress)
         exhibits = reproduce(lab, experiments, run, cache, command=command_of(config), progress=progress)

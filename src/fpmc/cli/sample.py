@@ -45,7 +45,7 @@ def main(args: list[str]) -> None:
     images = config.images() if method.loaded is None else None
     source = config.source(images)
     denoiser: Any = method.build(source, data=config.data, device=config.device)
-    settings = config.settings(denoiser.shape)
+    settings = config.settings(denoiser.shape) | {"classes": _classes(config.classes, denoiser)}
     label = method.title(denoiser)
     if config.dry_run:
         from fpmc.cli import plan
@@ -64,9 +64,9 @@ def main(args: list[str]) -> None:
         run.say(repr(source))
     if method.preset == "multiscale":
         run.say(UNFITTED)
-    with progress_bar(label) as progress:
-        settings |= {"device": config.device, "classes": _classes(config.classes, denoiser)}
-        out = sample_into(run, denoiser, seeds=seeds, batch=config.batch, progress=progress, **settings)
+    with progress_bar(label, run) as progress:
+        settings |= {"device": config.device, "batch": config.batch}
+        out = sample_into(run, denoiser, seeds=seeds, progress=progress, **settings)
 
     made_of = "" if images is None else ", " + " + ".join([f"{len(images)} images of {images.name}", *config.augment])
     rows = {f"seed {seeds[i]} …": out.images[i : i + WIDE] for i in range(0, len(seeds), WIDE)}
@@ -85,8 +85,12 @@ def main(args: list[str]) -> None:
 
 def _classes(given: str, denoiser: Any) -> str | int | None:
     """A class as `fpmc.sample` takes it; only a network of classes has any."""
+    count = getattr(denoiser, "label_dim", 0)
     if given == "random":
-        return "random" if getattr(denoiser, "label_dim", 0) else None
+        return "random" if count else None
     if not given.isdigit():
         raise InputError(f"--class {given!r} is neither random nor the number of a class")
+    if int(given) >= count:
+        which = f"classes 0 … {count - 1}" if count else "no classes; leave --class out"
+        raise InputError(f"--class {given}: this denoiser has {which}")
     return int(given)

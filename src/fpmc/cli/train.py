@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fpmc.cli.options import parse
+from fpmc.cli.options import parse, progress_bar
 
 if TYPE_CHECKING:
     from fpmc.images import ImageSet
@@ -31,7 +31,7 @@ AHEAD = 32  # steps whose posterior targets are computed together
 class Train:
     """Train a network by EDM's loss; Ctrl-C saves, and the same command goes on."""
 
-    outdir: Path                                        # run directory to write or to go on with
+    outdir: Path = Path("runs/train")                   # run directory to write or to go on with
     data: str = "fashion"                               # training images, a name or a path
     held_out: str | None = None                         # images to validate on; none: the test split of --data
     arch: Literal["ddpmpp", "ncsnpp"] = "ddpmpp"        # DDPM++ or NCSN++
@@ -153,38 +153,24 @@ def build(config: Train, images: ImageSet) -> EDMPrecond:
 
 
 def _run(config: Train, state: Training, images: ImageSet, held_out: ImageSet, run: RunDirectory) -> None:
-    import math
-    import sys
     import time
-
-    from tqdm import tqdm
 
     from fpmc.networks.targets import PosteriorMean
     from fpmc.networks.training import train
 
     began = saved = looked = time.monotonic()
-    recipe, loss = state.recipe, math.nan
+    recipe = state.recipe
     targets = {"optimal": PosteriorMean(images), "ahead": AHEAD} if recipe.target == "posterior" else {}
-    bar = tqdm(
-        total=recipe.images,
-        initial=state.step * recipe.batch,
-        unit="img",
-        unit_scale=True,
-        smoothing=0.02,
-        dynamic_ncols=True,
-        mininterval=0.1 if sys.stderr.isatty() else 60,  # a log file gets a line a minute
-    )
-    with bar, _stop_between_steps() as asked:
+    look_of_bar = {"unit": "img", "unit_scale": True, "smoothing": 0.02}
+    with progress_bar("train", run, **look_of_bar) as tell, _stop_between_steps() as asked:
         for progress in train(state, images, **targets):
-            loss = progress.loss if math.isnan(loss) else 0.99 * loss + 0.01 * progress.loss
-            bar.update(recipe.batch)
-            bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+            tell(progress.images, recipe.images, f"loss {state.loss:.4f}")
             now = time.monotonic()
             if now - saved > 60 * config.save_minutes:
                 state.save(run.path / "checkpoint.pt")
                 saved = now
             if now - looked > 60 * config.look_minutes:
-                look(state, held_out, run, loss)
+                look(state, held_out, run)
                 looked = time.monotonic()
             if asked or (config.minutes is not None and now - began > 60 * config.minutes):
                 break
@@ -192,7 +178,7 @@ def _run(config: Train, state: Training, images: ImageSet, held_out: ImageSet, r
     if asked:
         run.say(f"stopped and saved at {state.step * recipe.batch:,} images; the same command goes on")
         raise KeyboardInterrupt
-    look(state, held_out, run, loss)
+    look(state, held_out, run)
     minutes = f"{state.seconds / 60:.0f} minutes of processor time"
     run.say(f"{state.step * recipe.batch:,} of {recipe.images:,} images seen in {minutes}, {state.seen:,} in all")
 
@@ -209,7 +195,7 @@ def _stop_between_steps() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def look(state: Training, held_out: ImageSet, run: RunDirectory, loss: float) -> None:
+def look(state: Training, held_out: ImageSet, run: RunDirectory) -> None:
     """Keep the moving average as a network, with its validation loss by noise level and a grid of its samples."""
     from fpmc.networks import save_network
     from fpmc.networks.training import validate
@@ -220,10 +206,10 @@ def look(state: Training, held_out: ImageSet, run: RunDirectory, loss: float) ->
     device = next(state.ema.parameters()).device
     errors = validate(state.ema, held_out, device=device)
     where = {"images": state.step * state.recipe.batch, "seen": state.seen, "seconds": round(state.seconds, 1)}
-    run.event(**where, loss=loss, held_out=len(held_out), validation=errors)
-    run.metrics({**where, "loss": loss, "held_out": len(held_out), "validation": errors})
+    run.event(**where, loss=state.loss, held_out=len(held_out), validation=errors)
+    run.metrics({**where, "loss": state.loss, "held_out": len(held_out), "validation": errors})
     found = " ".join(f"{sigma:g}:{error:.4f}" for sigma, error in errors.items())
-    run.note(f"{state.seen:,} images seen, loss {loss:.4f}, held out {found}")
+    run.note(f"{state.seen:,} images seen, loss {state.loss:.4f}, held out {found}")
     drawn = sample(state.ema, seeds=range(32), device=device).images
     rows = {f"seeds {i}–{i + 7}": drawn[i : i + 8] for i in range(0, 32, 8)}
     run.picture("samples.png", image_grid(rows, title=f"{run.path.name} after {state.seen:,} images"))

@@ -19,7 +19,7 @@ from fpmc.core.sources import Measure, Source, as_source
 from fpmc.engine import Alone, Call, Mean, Plan, Reduction, Settings
 from fpmc.engine import settings as machine
 from fpmc.engine.kernels.offer import Offer
-from fpmc.errors import InputError
+from fpmc.errors import InputError, show
 from fpmc.images import ImageSet
 
 AnySource = ImageSet | Measure
@@ -50,6 +50,8 @@ class Collection:
         return self
 
     def _check(self) -> None:
+        if wrong := [group for group in self.groups if not isinstance(group, Group)]:
+            raise InputError(f"a collection is made of groups; got {show(wrong[0])}; make one with Group(q, r, source)")
         if len({group.shape for group in self.groups}) != 1:
             shapes = [group.shape for group in self.groups]
             raise InputError(f"the groups of a collection share one image shape, got {shapes or 'none'}")

@@ -22,9 +22,9 @@ from fpmc.core.record import Reader, Writer
 from fpmc.core.sources import Source
 from fpmc.engine import Alone, Call, Settings
 from fpmc.engine.attribution import Attribution, attribute
-from fpmc.errors import InputError, in_short
+from fpmc.errors import InputError, in_short, show
 from fpmc.files import atomic
-from fpmc.gate import check_batch, check_sigma
+from fpmc.gate import check_batch, check_numbers, check_sigma, check_steps
 from fpmc.images import ImageSet
 from fpmc.readers.tensors import read_safetensors
 from fpmc.readers.text import read_json
@@ -56,6 +56,11 @@ class FPMC:
                 raise InputError("there are no collections; give at least one noise level: {sigma: collection}")
             for sigma in self.collections:
                 check_sigma(sigma)
+            first = self.collections[next(iter(self.collections))]
+        else:
+            first = None if callable(self.collections) else self.collections
+        if not isinstance(first, Collection | None) or self.collections is None:
+            raise InputError(f"an FPMC is made of Collections; got {show(first)}; give one, or {{sigma: collection}}")
 
     def __repr__(self) -> str:
         """Name, images, levels and groups."""
@@ -117,6 +122,7 @@ class FPMC:
 
     def explain(self, sigma: float, batch: int = 1) -> str:
         """How the denoiser is evaluated at noise level σ: kernel, reason, predicted work and memory."""
+        check_steps(batch, "batch")
         return str(self.at(sigma).plan(Call(float(sigma), batch), self.settings))
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
@@ -144,7 +150,9 @@ class FPMC:
         mask: Tensor | None = None,
     ) -> Attribution:
         """The `top` training images that made D(z, σ), exactly: whole image, one pixel (y, x), or a mask (H, W)."""
-        (level,) = dict.fromkeys(self._check(z, sigma))
+        level, *others = dict.fromkeys(self._check(z, sigma))
+        if others:
+            raise InputError(f"attribution asks at one noise level; got {level:g} and {others[0]:g}; call it for each")
         if not isinstance(top, int) or top < 1:
             raise InputError(f"top {top!r}: ask for at least one image")
         if len(z) == 0:
@@ -159,7 +167,7 @@ class FPMC:
 
         What the images decided is made again (Wiener filters, masks); what was learned or fitted stays as it is.
         """
-        names = torch.as_tensor(ids, dtype=torch.long).flatten()
+        names = check_numbers(ids, "ids")
         return self.changed(lambda source: source.without(names))
 
     def changed(self, change: Change) -> FPMC:
@@ -200,6 +208,7 @@ class FPMC:
             levels = None if isinstance(self.collections, Collection) else list(sigmas or [])
         if levels is not None and not levels:
             raise InputError(f"{self.name} has a collection for every sigma; say at which to save it: sigmas=[...]")
+        _check_path(path)
         writer = Writer(dtype)
         entries = []
         for sigma in [None] if levels is None else levels:
@@ -232,6 +241,7 @@ class FPMC:
         """
         from fpmc.augmentation import from_recipe
 
+        _check_path(path)
         folder = Path(path) if Path(path).is_dir() else _from_hub(str(path))
         try:
             config = read_json(folder / "config.json", kind=dict)
@@ -251,6 +261,18 @@ class FPMC:
         if every and len(levels) > 1:
             raise InputError(f"{str(path)!r} has a collection for all noise levels beside others; save it again")
         return cls(every[0] if every else dict(levels), name=name, blend=blended)  # pyright: ignore[reportArgumentType]
+
+
+def check_fpmc(denoiser: object) -> FPMC:
+    """An analytic denoiser, whose collections can be learned."""
+    if not isinstance(denoiser, FPMC):
+        raise InputError(f"this needs an FPMC, whose collections it changes; got {show(denoiser)}; see fpmc.presets")
+    return denoiser
+
+
+def _check_path(path: object) -> None:
+    if not isinstance(path, str | PathLike):
+        raise InputError(f"a saved FPMC is a folder, or a name on the hub; got {show(path)}")
 
 
 def _collection(reader: Reader, places: Sequence[int]) -> Collection:
@@ -275,6 +297,8 @@ def _mask(shape: tuple[int, int, int], pixel: tuple[int, int] | None, mask: Tens
     if pixel is not None and mask is not None:
         raise InputError("give pixel=(y, x) or mask=, not both")
     if mask is not None:
+        if not isinstance(mask, Tensor) and not hasattr(mask, "__array__"):
+            raise InputError(f"mask must be bool ({height}, {width}), a tensor or an array; got {show(mask)}")
         mask = torch.as_tensor(mask)
         if mask.dtype != torch.bool or tuple(mask.shape) != (height, width) or not bool(mask.any()):
             got = f"{mask.dtype} {tuple(mask.shape)} with {int(mask.sum())} pixels"
@@ -283,7 +307,7 @@ def _mask(shape: tuple[int, int, int], pixel: tuple[int, int] | None, mask: Tens
     if pixel is None:
         return torch.ones(height, width, dtype=torch.bool)
     found = torch.zeros(height, width, dtype=torch.bool)
-    inside = len(tuple(pixel)) == 2 and all(
+    inside = isinstance(pixel, Sequence) and len(pixel) == 2 and all(
         isinstance(at, int) and 0 <= at < size for at, size in zip(pixel, (height, width))
     )
     if not inside:

@@ -34,6 +34,12 @@ class Gaussian(Measure, kind="gaussian"):
     fitted: Source | None = None                        # the images whose mean and covariance these are
     content: str = ""                                   # the checksum of these images and their weights
 
+    def __post_init__(self) -> None:
+        k, d = len(self.eigenvalues), self.mean.numel()
+        if self.mean.ndim != 3 or tuple(self.eigenvectors.shape) != (d, k):
+            got = f"{tuple(self.mean.shape)}, {k} eigenvalues and eigenvectors {tuple(self.eigenvectors.shape)}"
+            raise InputError(f"a Gaussian needs a mean (C, H, W), k eigenvalues and eigenvectors ({d}, k); got {got}")
+
     @property
     def shape(self) -> tuple[int, int, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return tuple(self.mean.shape)  # pyright: ignore[reportReturnType]

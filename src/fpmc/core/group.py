@@ -33,10 +33,10 @@ class Group(Structure, kind="group"):
                 f"q is made for images of {self.q.channels}×{self.q.height}×{self.q.width}, "
                 f"the source holds {channels}×{height}×{width}; q needs 1 or {channels} channels and the same size"
             )
-        if tuple(self.total().shape) not in {(1, height, width), (channels, height, width)}:
-            raise InputError(f"r is made for images of {tuple(self.total().shape)}, the source holds {self.shape}")
         if self.weight is not None:
             self._check_weight(self.weight)
+        if tuple(self.total().shape) not in {(1, height, width), (channels, height, width)}:
+            raise InputError(f"r is made for images of {tuple(self.total().shape)}, the source holds {self.shape}")
         self.source.check(self.q, self.r)
 
     def _check_weight(self, weight: Tensor) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fpmc.core.record import Structure
 from fpmc.errors import InputError
+from fpmc.gate import whole
 
 
 class Precision(Structure, ABC):
@@ -84,6 +85,8 @@ class Full(Precision, kind="full"):
     value: float = 1.0
 
     def __post_init__(self) -> None:
+        if min(self.height, self.width) < 1:
+            raise InputError(f"images of {self.height}×{self.width} have no pixels; give height and width of yours")
         if not (math.isfinite(self.value) and self.value > 0):
             raise InputError(f"a precision of {self.value} everywhere weighs no image; it must be positive and finite")
 
@@ -116,9 +119,9 @@ class Squares(Precision, kind="squares"):
     around: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.around < 1:
-            raise InputError(f"around {self.around}: outside its patch q is 0 or more, and less than 1")
-        if not 1 <= self.stride <= max(1, self.size):
+        if not isinstance(self.around, int | float) or not 0 <= self.around < 1:
+            raise InputError(f"around {self.around!r}: outside its patch q is 0 or more, and less than 1")
+        if whole(self.stride) is None or not 1 <= self.stride <= max(1, self.size):
             raise InputError(f"stride {self.stride}: patches of {self.size} leave gaps; use 1 to {self.size}")
         if self.stride > 1 and not self.inside:
             raise InputError(f"stride {self.stride}: patches centred on every pixel have stride 1; use inside=True")

@@ -15,8 +15,9 @@ from torch import Tensor
 from fpmc.core.precision import Precision, Squares
 from fpmc.core.record import Structure
 from fpmc.core.response import Partition, Response
-from fpmc.errors import InputError
-from fpmc.images import ImageSet
+from fpmc.errors import InputError, show
+from fpmc.gate import check_numbers
+from fpmc.images import ImageSet, check_images
 
 
 class Chunk(NamedTuple):
@@ -126,19 +127,18 @@ class Source(Discrete, kind="images"):
 
     def without(self, ids: Tensor | Sequence[int]) -> Source:
         """ν(x) = 0 for every image with one of these source ids, its augmented copies too (Section 4.1)."""
-        out = torch.isin(self.ids, torch.as_tensor(ids, dtype=torch.long))
+        out = torch.isin(self.ids, check_numbers(ids, "ids"))
         if bool(out.all()):
             raise InputError(f"leaving out {int(out.sum())} images leaves nothing of {self!r}; leave out fewer ids")
         return self if not bool(out.any()) else Source(self.parts, self._or_uniform().masked_fill(out, -torch.inf))
 
     def subset(self, index: Tensor) -> Source:
         """The images of `index` (integers), with their weights: a Monte-Carlo source (App. C.3)."""
-        index = torch.as_tensor(index)
-        if index.dim() != 1 or index.is_floating_point() or index.dtype == torch.bool:
-            raise InputError(f"an index is a list of whole numbers, got {index.dtype} {tuple(index.shape)}")
+        if (given := getattr(index, "ndim", 1)) != 1:
+            raise InputError(f"an index is a list of whole numbers, got one of {given} dimensions; flatten it")
+        index = check_numbers(index, "the entries of an index")
         if bool(((index < 0) | (index >= len(self))).any()):
             raise InputError(f"index {int(index.min())} to {int(index.max())} goes beyond the {len(self)} images")
-        index = index.long()
         parts, start = [], 0
         for part in self.parts:
             here = index[(index >= start) & (index < start + len(part))]
@@ -163,7 +163,7 @@ def as_source(images: Source | ImageSet | Tensor) -> Source:
         return images
     if isinstance(images, (ImageSet, Tensor)):
         return Source(images if isinstance(images, ImageSet) else ImageSet(images))
-    raise InputError(f"a source is made of an ImageSet or another Source, got {type(images).__name__}")
+    return Source(check_images(images))
 
 
 def scale(pixels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -171,7 +171,9 @@ def scale(pixels: Tensor, dtype: torch.dtype) -> Tensor:
     return (pixels.to(dtype) - 127.5) / 127.5
 
 
-def _normalise(log_weights: Tensor, count: int) -> Tensor:
+def _normalise(log_weights: Any, count: int) -> Tensor:
+    if isinstance(log_weights, str) or not hasattr(log_weights, "__len__"):
+        raise InputError(f"log_weights are ({count},), one number for each image; got {show(log_weights)}")
     log_weights = torch.as_tensor(log_weights).double().cpu()
     if log_weights.shape != (count,):
         raise InputError(f"log_weights must be ({count},), one for each image, got {tuple(log_weights.shape)}")

@@ -30,8 +30,8 @@ class Attribution:
     An image's share is the mean of w_n(j) over the output values that were asked for; all shares sum up to 1.
     """
 
-    index: Tensor                                       # int64 (B, top), into `images`
-    ids: Tensor                                         # int64 (B, top), source ids
+    index: Tensor                                       # int64 (B, top), into `images`; on the CPU, as they are
+    ids: Tensor                                         # int64 (B, top), source ids; likewise
     weights: Tensor                                     # (B, top), share of the answer, descending
     effective: Tensor                                   # (B,), 1 / Σ share²: how many images speak
     gaussian: Tensor                                    # (B,), share of Gaussian sources
@@ -94,6 +94,7 @@ def attribute(
         gallery.add(whole, each.members[0], each.sums)
     effective = 1 / team.sums([whole.square().sum(1)])[0]
     weights, index = largest(whole.masked_fill(~gallery.ours(team), -1), min(top, len(gallery)), team)
+    index = index.cpu()                                 # where the images are
     states = {each.places: each.state for each in spoken}
     looked = [
         look(plan, gallery, part, chosen, total, settings, {k: _rows(s, first) for k, s in states.items()})

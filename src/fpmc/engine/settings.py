@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fpmc.errors import InputError
+from fpmc.gate import whole
 
 
 @cache
@@ -38,12 +39,12 @@ class Settings:
             raise InputError(f"backend {self.backend!r} is unknown; use 'auto', 'numba' or 'torch'")
         if self.backend == "numba" and not has_numba():
             raise InputError("backend 'numba' needs the numba package; install it, or use 'auto' or 'torch'")
-        if self.threads is not None and self.threads < 1:
-            raise InputError(f"threads {self.threads}: at least one is needed")
-        if self.memory < 1 << 20:
-            raise InputError(f"memory {self.memory} bytes is too little to work in; give at least 1 MiB (1048576)")
-        if self.chunk is not None and self.chunk < 1:
-            raise InputError(f"chunk {self.chunk}: at least one image at a time")
+        if self.threads is not None and (whole(self.threads) is None or self.threads < 1):
+            raise InputError(f"threads {self.threads}: a whole number from 1 on is needed")
+        if whole(self.memory) is None or self.memory < 1 << 20:
+            raise InputError(f"memory {self.memory!r} bytes is too little to work in; give at least 1 MiB (1048576)")
+        if self.chunk is not None and (whole(self.chunk) is None or self.chunk < 1):
+            raise InputError(f"chunk {self.chunk}: a whole number of images at a time, from 1 on")
         if not 0 < self.nats < 1:
             raise InputError(f"nats {self.nats} is not in (0, 1); exact=True leaves out no entry of q")
         if not 0 < self.tolerance < 1:

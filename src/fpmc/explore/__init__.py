@@ -28,6 +28,7 @@ def explore(
     device: str = "cpu",
     browser: bool = True,                                   # open it
     say: Callable[[str], object] = print,
+    progress: Callable[[int, int], object] = lambda done, total: None,     # of an export: views done, views in all
 ) -> None:
     """Look into denoisers: what they make of noise, and which training images made each pixel of it.
 
@@ -39,7 +40,7 @@ def explore(
     if export is not None:
         from fpmc.explore.export import export_page
 
-        say(f"{export}: {export_page(session, export, say=say) / 1e6:.1f} MB")
+        say(f"{export}: {export_page(session, export, say=say, progress=progress) / 1e6:.1f} MB")
     else:
         from fpmc.explore.serve import serve
 

@@ -26,6 +26,7 @@ PIXELS = 5                                              # along each side, evenl
 def export_page(
     session: Session, path: str | os.PathLike[str], *, seeds: Sequence[int] = SEEDS, levels: Sequence[int] = LEVELS,
     most: int = MOST, say: Callable[[str], object] = lambda text: None,
+    progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> int:
     """Write the page with as many answers as fit, the most telling first; returns its bytes."""
     if not seeds or any(not 0 <= level < STEPS for level in levels):
@@ -33,7 +34,8 @@ def export_page(
     room = most - len(page_html("", "null").encode()) - 10_000
     record: dict[str, Any] = {}
     pictures: dict[str, Any] = {}                       # training images, each once
-    for kind, asked, answer in questions(session, seeds, levels):
+    every = list(questions(session, seeds, levels))
+    for kind, asked, answer in every:
         key, (slim, new) = key_of(kind, asked), _slim(smaller(answer()))
         new = {name: each for name, each in new.items() if name not in pictures}
         room -= len(key) + len(json.dumps(slim)) + len(json.dumps(new)) + 16
@@ -42,8 +44,7 @@ def export_page(
             break
         record[key] = slim
         pictures |= new
-        if len(record) % 100 == 0:
-            say(f"{len(record)} views")
+        progress(len(record), len(every))
     about = session.about() | {"seeds": list(seeds), "asked_levels": list(levels), "pixels": _pixels(session)}
     record[key_of("about", {})] = about
     text = page_html("", json.dumps({"answers": record, "pictures": pictures}))

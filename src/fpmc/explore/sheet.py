@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,13 +18,11 @@ WIDE = 8                                                # images a row
 STOPS = torch.tensor([(0, 34, 78), (60, 77, 110), (124, 123, 120), (187, 173, 108), (254, 232, 56)])  # cividis
 
 
-def along(path: Path, mask: Tensor, top: int) -> list[dict[str, Any]]:
+def along(path: Path, mask: Tensor, top: int) -> Iterator[dict[str, Any]]:
     """The largest shares at every level of a path, noisiest first."""
-    found = []
     for level in range(path.length):
         z, _ = path.upto(level)
-        found.append(summary(shares(path.denoiser, z.to(path.device), path.levels[level], mask, top)))
-    return found
+        yield summary(shares(path.denoiser, z.to(path.device), path.levels[level], mask, top))
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:

@@ -25,10 +25,11 @@ from fpmc.core.response import of as response_of
 from fpmc.core.sources import Source
 from fpmc.engine.gradients import Fixed, loss_and_gradients
 from fpmc.errors import InputError
-from fpmc.files import verify, write_checked
+from fpmc.files import verify
+from fpmc.gate import whole
 from fpmc.images import ImageSet
 from fpmc.process import Denoiser
-from fpmc.readers.torches import read_torch
+from fpmc.readers.torches import read_torch, write_torch
 
 NEUTRAL = 0.01                                          # what entries raised from 0 may change, in nats or shares
 
@@ -64,9 +65,10 @@ class Tuning:
             raise InputError(f"learn {self.learn!r}: name 'q', 'r' or both")
         if self.recipe not in ("paper", "templates"):
             raise InputError(f"recipe {self.recipe!r} is unknown; use 'templates' or 'paper'")
-        for name in ("steps", "batch", "validation", "patience", "pool"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} {getattr(self, name)}: at least 1 is needed")
+        optional = ("monte_carlo", "validate_every", "validation_source")
+        for name in ("steps", "batch", "validation", "patience", "pool", *optional):
+            if (count := getattr(self, name)) is not None and (whole(count) is None or count < 1):
+                raise InputError(f"{name} {count}: a whole number from 1 on is needed")
         for name in ("rate", "decay"):
             if not math.isfinite(getattr(self, name)) or getattr(self, name) < 0:
                 raise InputError(f"{name} {getattr(self, name)} must be finite and not negative")
@@ -170,7 +172,7 @@ class Level:
         """Everything needed to resume."""
         state = {name: getattr(self, name) for name in _STATE}
         state["optimiser"] = {} if optimiser is None else optimiser.state_dict()
-        write_checked(path, lambda part: torch.save(state, part))
+        write_torch(path, state)
 
     def load(self, path: Path, optimiser: torch.optim.Optimizer | None = None) -> None:
         """Take over what `save` wrote."""

@@ -26,7 +26,8 @@ from fpmc.core.precision import Full, Squares
 from fpmc.core.sources import Measure, Source
 from fpmc.engine import Alone, Settings
 from fpmc.errors import InputError
-from fpmc.images import ImageSet
+from fpmc.gate import check_device
+from fpmc.images import ImageSet, check_images
 from fpmc.process import Denoiser
 
 Target = Denoiser | Literal["clean"]
@@ -116,6 +117,7 @@ def fit_targets(
     device: str | torch.device = "cpu",                 # where the groups and networks answer
 ) -> list[Fit]:
     """Weights for each of several targets over the same `count` noisy images; the groups are asked only once."""
+    check_images(images), check_device(device)
     if per not in ("group", "channel", "pixel"):
         raise InputError(f"per {per!r} is unknown; use 'group', 'channel' or 'pixel'")
     if wrong := [target for target in targets if isinstance(target, str) and target != "clean"]:

@@ -18,6 +18,7 @@ from fpmc.core.precision import Full, Precision, Precisions, Squares
 from fpmc.core.response import SameAsQ, one_hot, pixel
 from fpmc.core.sources import Source, Translations, as_source
 from fpmc.errors import InputError
+from fpmc.gate import whole
 from fpmc.images import ImageSet
 from fpmc.methods.schedules import Schedule, resolve
 from fpmc.methods.wiener import check_masking, gains, lukoianov_masks, varies
@@ -79,6 +80,10 @@ def pspc_square(source: Source, *, schedule: Schedule = None, stride: int = 1, a
     Beyond the paper: with a stride only every stride-th of them; with `around`, q is that much outside the square.
     """
 
+    largest = max(resolve(schedule, "pspc_square", source.shape).values())
+    if whole(stride) is None or not 1 <= stride <= largest:
+        raise InputError(f"stride {stride}: beyond the largest patch are gaps; use a whole number, 1 to {largest:g}")
+
     def make(q: Squares) -> Collection:
         q = replace(q, stride=min(stride, q.size), around=around)
         return Collection(q, SameAsQ(q.patch), source)
@@ -97,6 +102,8 @@ def pspc_flex(source: Source, *, maps: Maps | Literal["wiener"] | None = None, s
         shipped = f"{data_of(source.parts[0])}-ddpmpp"
         maps = load_maps(shipped) if (MAPS / f"{shipped}.safetensors").is_file() else "wiener"
     taus = resolve(schedule, "pspc_flex", source.shape)
+    if (most := max(taus.values())) > 1:
+        raise InputError(f"schedule {most:g}: a threshold τ is a share of the sensitivity, 0 to 1")
     if isinstance(maps, str) and maps != "wiener":
         raise InputError(f"maps {maps!r} is unknown; give a tensor (H, W, H, W), a dict {{sigma: tensor}} or 'wiener'")
     if not isinstance(maps, str):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fpmc.errors import InputError, in_short, show
@@ -19,7 +18,7 @@ from fpmc.networks.precond import EDMPrecond
 from fpmc.networks.reader import read_edm_pickle
 from fpmc.networks.shipped import SHIPPED, weights_of
 from fpmc.readers.source import is_there, open_file, reading
-from fpmc.readers.tensors import read_safetensors
+from fpmc.readers.tensors import read_safetensors, write_safetensors
 from fpmc.readers.torches import is_torch, read_torch
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def save_network(net: EDMPrecond, path: str | os.PathLike[str], *, dtype: torch.
     state = {name: value.detach().to("cpu", dtype).contiguous() for name, value in net.named_parameters()}
     state |= {name: value.cpu().contiguous() for name, value in net.named_buffers()}
     with atomic(path) as part:
-        save_file(state, part, metadata={"format": "pt", HEADER: json.dumps(net.config)})
+        write_safetensors(part, state, {"format": "pt", HEADER: json.dumps(net.config)})
 
 
 def _check_source(source: object) -> None:

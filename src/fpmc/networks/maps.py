@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fpmc.errors import InputError
 from fpmc.files import verify, write_checked
-from fpmc.images import ImageSet
+from fpmc.gate import check_device
+from fpmc.images import ImageSet, check_images
 from fpmc.process import Denoiser
-from fpmc.readers.tensors import read_safetensors
+from fpmc.readers.tensors import read_safetensors, write_safetensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,9 @@ def sensitivity_maps(
 
     Gradients stay within their channel. Works for every differentiable denoiser; more draws go on from a checkpoint.
     """
+    check_images(images), check_device(device)
+    if not hasattr(sigmas, "__len__"):
+        raise InputError(f"sigmas are several noise levels, e.g. [{sigmas}]; got {sigmas!r}")
     for sigma in sigmas:
         if not 0 < sigma < math.inf:
             raise InputError(f"sigma {sigma} is not a noise level; it must be positive and finite")
@@ -165,7 +168,7 @@ class _Sums:
         if self.path is not None:
             metadata = {"count": str(self.count), **{key: str(value) for key, value in self.identity.items()}}
             sums = {"total": self.total, "squares": self.squares}
-            write_checked(self.path, lambda part: save_file(sums, part, metadata))
+            write_checked(self.path, lambda part: write_safetensors(part, sums, metadata))
 
     @property
     def mean(self) -> Tensor:

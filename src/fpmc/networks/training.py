@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from fpmc.errors import InputError
-from fpmc.files import verify, write_checked
+from fpmc.files import verify
 from fpmc.images import ImageSet
 from fpmc.networks.muon import Muon
 from fpmc.networks.precond import EDMPrecond
 from fpmc.process import Denoiser
-from fpmc.readers.torches import read_torch
+from fpmc.readers.torches import read_torch, write_torch
 
 OPTIMIZERS = {"adam": partial(torch.optim.Adam, fused=True), "muon": Muon}
 VALIDATION_SIGMAS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -97,6 +97,7 @@ class Training:
         self.optimizer = OPTIMIZERS[recipe.optimizer](self.net.parameters(), lr=recipe.rate)
         self.step = 0
         self.before = 0  # images that the weights it started from had seen
+        self.loss = math.nan  # the mean over some hundred steps, the last ones most
         self.seconds = 0.0  # of processor time in steps, all sittings together; a paused process spends none
 
     @property
@@ -124,9 +125,10 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
             "before": self.before,
+            "loss": self.loss,
             "seconds": self.seconds,
         }
-        write_checked(path, lambda part: torch.save(state, part))
+        write_torch(path, state)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint of the same network."""
@@ -138,6 +140,7 @@ class Training:
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.seconds = state["step"], state["seconds"]
             self.before = state.get("before", self.before)  # checkpoints did not always tell
+            self.loss = state.get("loss", self.loss)
         except (OSError, KeyError, ValueError, RuntimeError, EOFError) as error:
             raise InputError(
                 f"{str(path)!r} is no checkpoint of this training ({error}); delete it to start anew"
@@ -198,10 +201,10 @@ def train(
         state.optimizer.step()
         _average(state.ema, net, recipe.ema_decay_at(state.step))
         state.step += 1
+        found = loss.item()
+        state.loss = found if math.isnan(state.loss) else 0.99 * state.loss + 0.01 * found
         state.seconds += time.process_time() - began
-        yield Progress(
-            state.step, state.step * recipe.batch, loss.item(), gradient.item(), rate, state.seconds
-        )
+        yield Progress(state.step, state.step * recipe.batch, found, gradient.item(), rate, state.seconds)
 
 
 def _check_fit(net: EDMPrecond, recipe: Recipe, images: ImageSet, optimal: Denoiser | None) -> None:

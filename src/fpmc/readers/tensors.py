@@ -7,9 +7,11 @@ import math
 import os
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from fpmc.errors import InputError
@@ -18,6 +20,7 @@ from fpmc.readers.text import parse_json
 
 MOST_HEADER = 16 * 2**20    # bytes; that of a network of 1,000 tensors has 0.1 MB
 MOST_TENSORS = 100_000
+META = "__metadata__"
 MOST_DIMENSIONS = 16
 TYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32,
@@ -34,6 +37,19 @@ class Tensors(NamedTuple):
     def config(self, key: str) -> dict[str, Any] | None:
         """The JSON object that the metadata keep under `key`, or None if they have no such key."""
         return None if key not in self.metadata else parse_json(self.metadata[key], kind=dict)
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """The same tensors and metadata give the same bytes; safetensors itself writes metadata in any order."""
+    content = save(dict(tensors), dict(metadata))
+    length = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + length])
+    header = {META: dict(sorted(metadata.items())), **{name: header[name] for name in header if name != META}}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.write(memoryview(content)[8 + length :])
 
 
 def read_safetensors(path: str | os.PathLike[str], *, least_dimensions: int = 0) -> Tensors:
@@ -69,7 +85,7 @@ def _header(file: IO[bytes]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]
     if length > min(MOST_HEADER, size_of(file) - 8):
         raise InputError(f"it announces a header of {length:,} bytes and has {size_of(file):,}; fetch it again")
     entries = parse_json(file.read(length), kind=dict)
-    metadata = entries.pop("__metadata__", {})
+    metadata = entries.pop(META, {})
     if type(metadata) is not dict or not all(type(value) is str for value in metadata.values()):
         raise InputError("its metadata are not names and texts; write it again with safetensors")
     if len(entries) > MOST_TENSORS:

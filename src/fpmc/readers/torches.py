@@ -11,13 +11,14 @@ import math
 import os
 import struct
 import zipfile
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fpmc.errors import InputError
+from fpmc.files import write_checked
 from fpmc.readers.pickles import Bounded, Maker, Name, Refused, expect, interpret, make_bytes
 from fpmc.readers.source import open_file, reading, size_of
 
@@ -50,6 +51,16 @@ def read_torch(path: str | os.PathLike[str]) -> Any:
             return read_stream(file, size_of(file))
         except Refused as error:
             raise InputError(f"refused: not a plain file of tensors, {error}; nothing in it was executed") from error
+
+
+def write_torch(path: str | os.PathLike[str], value: Any) -> None:
+    """A file for `read_torch`, with its checksum beside it; the same value gives the same bytes."""
+
+    def save(part: Path) -> None:
+        with part.open("wb") as file:                   # of a path torch would keep the name, which is made up
+            torch.save(value, file)
+
+    write_checked(path, save)
 
 
 def read_stream(file: IO[bytes], size: int) -> Any:

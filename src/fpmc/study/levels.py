@@ -11,16 +11,17 @@ from typing import Any, Literal
 import torch
 
 from fpmc.core.collection import Collection
-from fpmc.core.fpmc import FPMC
+from fpmc.core.fpmc import FPMC, check_fpmc
 from fpmc.errors import InputError
 from fpmc.files import verify, write_checked
-from fpmc.images import ImageSet
+from fpmc.gate import check_denoiser, check_device
+from fpmc.images import ImageSet, check_images
 from fpmc.learn.calibrate import Criterion, Score, forward_points, score_level, trajectory_points
 from fpmc.learn.finetune import TEMPLATES, Level, Tuning, TuningStep, read_state, train_level
 from fpmc.learn.fit import Fit, Per, Target, fit_level, weigh
 from fpmc.process import Denoiser
 from fpmc.readers.text import read_json
-from fpmc.readers.torches import read_torch
+from fpmc.readers.torches import read_torch, write_torch
 from fpmc.study.cluster import Unit
 from fpmc.study.policy import Policy
 
@@ -92,6 +93,7 @@ class Finetuning:
         device: str | torch.device = "cpu", folder: Path | None = None, **tuning: Any,
     ) -> Finetuning:
         """With the policy's held-out images and weight decay, unless others are given."""
+        check_fpmc(denoiser), check_denoiser(network), check_device(device)
         settings = Tuning(**{"decay_from": policy.decay_from, **tuning})
         training = policy.images if held_out is not None else policy.training
         return cls(denoiser, network, policy, settings, training, held_out or policy.tuning, device, folder)
@@ -148,7 +150,7 @@ def finetune(
     if recipe is None:
         recipe = "templates" if torch.device(device).type == "cpu" and tuning.keys() <= SHARED else "paper"
     settings = {**(vars(TEMPLATES) if recipe == "templates" else {}), **tuning, "learn": tuple(learn), "recipe": recipe}
-    job = Finetuning.of(denoiser, network, Policy(images), held_out, device=device, **settings)
+    job = Finetuning.of(denoiser, network, Policy(check_images(images)), held_out, device=device, **settings)
     learned = {}
     for sigma in job.policy.grid if sigmas is None else map(float, sigmas):
         level = job.start(sigma)
@@ -180,7 +182,7 @@ def fit_levels(
         how = {"settings": collections.settings, "team": collections.team}
         found = fit_level(collections.at(sigma), sigma, target, images, **how, **options)
         if kept is not None:
-            write_checked(kept, lambda part, found=found: torch.save(vars(found), part))
+            write_torch(kept, vars(found))
         yield found
 
 
@@ -211,7 +213,8 @@ def fit_response(
     come from; those that are in a source are left out of it by id. sigmas: by default those of sampling. count: noisy
     images per level. device: where the groups and the network answer.
     """
-    levels = [float(sigma) for sigma in (Policy(images).grid if sigmas is None else sigmas)]
+    check_fpmc(collections)
+    levels = [float(sigma) for sigma in (Policy(check_images(images)).grid if sigmas is None else sigmas)]
     options, fits = {"count": count, "per": per, "seed": seed, "batch": batch, "device": device}, []
     for found in fit_levels(collections, target, images, levels, **options):
         fits.append(found)

@@ -70,6 +70,8 @@ def resolve(schedule: Schedule, method: str, shape: tuple[int, int, int]) -> dic
             values = {float(sigma): float(value) for sigma, value in schedule.items()}
         except (TypeError, ValueError) as error:
             raise InputError(f"a schedule needs a number for each noise level, got {dict(schedule)}") from error
+    elif isinstance(schedule, bool) or not isinstance(schedule, int | float | str | PathLike):
+        raise InputError(f"schedule {schedule!r:.60}: give a number, a dict {{sigma: value}}, a table's name or a file")
     elif isinstance(schedule, (int, float)):
         values = {1.0: float(schedule)}
     else:

@@ -1,0 +1,123 @@
+"""Mutation testing of the core with mutmut 3 (`pip install mutmut`): `python scripts/mutate.py --out mutants.json`.
+
+Each module is changed in one small place at a time, and the tests beside it must notice. Of every module `--each`
+mutants are drawn at random (seeded); mutmut runs for each the tests that reach the changed function, in a process
+forked for it. Texts of error messages count like all else. A mutant that no test reaches has survived. Nothing is
+changed here: it happens in a copy under a temporary folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SURVIVED, UNREACHED, TIMEOUTS = 0, 33, (24, -24, 36, 152, 255)         # exit codes of mutmut's workers
+CORE = ["tests/core/test_precision.py", "tests/core/test_response.py", "tests/core/test_sources.py"]
+REDUCED = ["tests/engine/test_state.py", "tests/engine/test_reduced.py"]
+MODULES = {                                             # and the quick tests beside them
+    "core/precision.py": [*CORE, "tests/engine/test_plan.py"],
+    "core/response.py": [*CORE, "tests/engine/test_plan.py"],
+    "core/sources.py": [*CORE, "tests/engine/test_plan.py"],
+    "engine/state.py": REDUCED,
+    "engine/reduce/mass.py": REDUCED,
+    "engine/reduce/mean.py": REDUCED,
+    "engine/reduce/top.py": REDUCED,
+    "engine/plan.py": ["tests/engine/test_plan.py", *REDUCED],
+    "sampling.py": ["tests/test_sampling.py"],
+    "metrics.py": ["tests/test_metrics.py"],
+}
+CONFIG = """
+
+[tool.mutmut]
+source_paths = ["src"]
+only_mutate = ["src/fpmc/{module}"]
+pytest_add_cli_args_test_selection = {tests}
+pytest_add_cli_args = ["-p", "no:cacheprovider"]
+process_isolation = "forkserver"
+use_git_change_detection = false
+track_dependencies = false
+timeout_multiplier = 5.0
+"""
+
+
+def mutmut(folder: Path, *args: str) -> str:
+    """One call of mutmut in the copy; what it printed."""
+    env = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "mutmut", *args]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, errors="replace", check=False)
+    return done.stdout + done.stderr
+
+
+def verdicts(folder: Path, module: str) -> dict[str, int | None]:
+    """The exit code of every mutant's tests so far, None before they ran."""
+    return json.loads((folder / f"mutants/src/fpmc/{module}.meta").read_text())["exit_code_by_key"]
+
+
+def campaign(folder: Path, module: str, each: int, seed: int) -> dict:
+    """The mutants drawn from one module: how many there are, were killed and survived, and the survivors' changes."""
+    tests = [test for test in MODULES[module] if (ROOT / test).exists()]
+    text = (ROOT / "pyproject.toml").read_text() + CONFIG.format(module=module, tests=json.dumps(tests))
+    (folder / "pyproject.toml").write_text(text)
+    shutil.rmtree(folder / "mutants", ignore_errors=True)
+    began = time.process_time() + _children()
+    said = mutmut(folder, "run", "--max-children", "1", "no such mutant")      # makes them all, runs none
+    if not (folder / f"mutants/src/fpmc/{module}.meta").exists():
+        raise SystemExit(f"mutmut made no mutants of {module}:\n{said[-2000:]}")
+    names = sorted(verdicts(folder, module))
+    drawn = sorted(random.Random(seed).sample(names, min(each, len(names))))
+    said = mutmut(folder, "run", "--max-children", "1", *drawn)
+    found = {name: verdicts(folder, module)[name] for name in drawn}
+    if None in found.values():
+        raise SystemExit(f"mutmut did not run all mutants of {module}:\n{said[-2000:]}")
+    alive = [name for name in drawn if found[name] in (SURVIVED, UNREACHED)]
+    return {
+        "module": module, "tests": tests, "mutants": len(names), "drawn": len(drawn), "killed": len(drawn) - len(alive),
+        "timeouts": sum(code in TIMEOUTS for code in found.values()),
+        "processor_seconds": round(time.process_time() + _children() - began),
+        "survivors": {name: _change(mutmut(folder, "show", name)) for name in alive},
+    }
+
+
+def _children() -> float:
+    return os.times().children_user + os.times().children_system
+
+
+def _change(diff: str) -> str:
+    return "\n".join(line for line in diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--modules", nargs="+", choices=MODULES, default=list(MODULES))
+    parser.add_argument("--each", type=int, default=60, help="mutants per module")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("mutants.json"))
+    args = parser.parse_args()
+    results = []
+    with tempfile.TemporaryDirectory() as place:
+        for name in ("src", "tests", "README.md"):
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, Path(place) / name)
+        shared = Path(place) / "tests/conftest.py"      # pools of threads do not survive a fork
+        shared.write_text(shared.read_text().replace("torch.set_num_threads(2)", "torch.set_num_threads(1)"))
+        for module in args.modules:
+            results.append(campaign(Path(place), module, args.each, args.seed))
+            one = results[-1]
+            score = f"{one['killed']} of {one['drawn']} killed, drawn from {one['mutants']}"
+            print(f"{module}: {score}; {one['processor_seconds']} s of processor time", flush=True)
+            args.out.write_text(json.dumps(results, indent=2) + "\n")
+    killed, drawn = (sum(one[key] for one in results) for key in ("killed", "drawn"))
+    print(f"all: {killed} of {drawn} killed ({100 * killed / drawn:.1f} %)")
+
+
+if __name__ == "__main__":
+    main()
