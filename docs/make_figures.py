@@ -1,11 +1,12 @@
-"""Make the small pictures of the manual with fpmc itself: `python docs/make_figures.py`, about a minute on one core.
+"""Make the pictures of the method pages: `python docs/make_figures.py FOLDER`; `make docs` runs it.
 
-A picture per method (what its central estimator asks and answers, and one image denoised), and those of the tutorial.
+What the estimator in the middle asks and answers, and one image denoised.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 import torch
@@ -16,29 +17,27 @@ import fpmc
 from fpmc.core.gaussian import fit_gaussian
 from fpmc.files import atomic
 from fpmc.methods.wiener import wiener_matrix
-from fpmc.report.grid import image_grid
+from fpmc.report.grid import image_grid, stack
 
-FIGURES = Path(__file__).parent / "figures"
 SIGMAS = (3.26, 1.09, 0.296)
 DATA = fpmc.load_images("fashion").subset(slice(3000))
-CLEAN = fpmc.load_images("fashion", split="test").scaled([6])           # (1, 1, 28, 28)
+CLEAN = fpmc.load_images("fashion", split="test").scaled([28])          # (1, 1, 28, 28)
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     presets = fpmc.presets
     methods = {
         "optimal": presets.optimal(DATA),
         "wiener": presets.wiener(DATA),
         "ls": presets.ls(DATA),
-        "els": presets.els(DATA),
+        "els": presets.els(DATA.subset(slice(500))),
         "pspc_square": presets.pspc_square(DATA),
         "pspc_flex": presets.pspc_flex(DATA, maps="wiener"),
         "lukoianov": presets.lukoianov(DATA),
     }
     for name, denoiser in methods.items():
-        save(f"methods/{name}", method(denoiser))
-    save("tutorial/samples", samples([methods[name] for name in ("optimal", "wiener", "ls", "pspc_square")]))
-    save("tutorial/augmentations", augmentations())
+        save(folder / f"{name}.png", method(denoiser))
+    save(folder / "multiscale.png", groups_of(presets.multiscale(DATA), 1.09))
 
 
 def method(denoiser: fpmc.FPMC) -> Image.Image:
@@ -72,23 +71,23 @@ def shade(values: Tensor) -> Tensor:
     return 1.7 * values / values.max() - 1              # the largest is light grey, to be told from the page
 
 
-def samples(denoisers: list[fpmc.FPMC]) -> Image.Image:
-    rows = {denoiser.name: fpmc.sample(denoiser, seeds=range(6)).images for denoiser in denoisers}
-    return image_grid(rows, columns=[str(seed) for seed in range(6)], corner="seed")
+def groups_of(denoiser: fpmc.FPMC, sigma: float) -> Image.Image:
+    """q of the estimator in the middle of some groups, and a test image denoised by all of them."""
+    z = CLEAN + sigma * torch.randn(CLEAN.shape, generator=torch.Generator().manual_seed(0))
+    groups = [group for group in denoiser.at(sigma).groups if len(group) > 1][:6]
+    answers = torch.cat([CLEAN, z, denoiser(z, sigma)])
+    q = torch.stack([shade(central(group.q.dense())) for group in groups])
+    return stack([
+        image_grid({"q": q}, columns=[f"group {number + 1}" for number in range(len(q))]),
+        image_grid({"": answers}, columns=["clean", "z", "D(z, σ)"]),
+    ])
 
 
-def augmentations() -> Image.Image:
-    few = DATA.subset(slice(6))
-    kinds = ("xflip", "yflip", "translate", "rotate", "scale")
-    return image_grid({"images": few.scaled()} | {kind: fpmc.augment(few, kind).scaled() for kind in kinds})
-
-
-def save(name: str, page: Image.Image) -> None:
+def save(path: Path, page: Image.Image) -> None:
     """Grey levels are all there is, and 64 of them are enough: a few KB each."""
-    with atomic(FIGURES / f"{name}.png") as part:
-        page.convert("L").quantize(64).save(part, optimize=True)
-    print(name, (FIGURES / f"{name}.png").stat().st_size, "bytes")
+    with atomic(path) as part:
+        page.convert("L").quantize(64).save(part, format="png", optimize=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

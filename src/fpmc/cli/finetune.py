@@ -42,7 +42,7 @@ class Config(DataOptions, LevelOptions, DeviceOptions):
     monte_carlo: int | None = None                  # instead of the preset's: images drawn for each step
     floor_q: float | None = None                    # zeros of q start here; 0 keeps them 0; none: neutral
     floor_r: float | None = None                    # zeros of r likewise
-    seed: int = 0
+    seed: int = 0                                   # of everything drawn
     jobs: int = 1                                   # processes that learn levels side by side
     threads: int | None = None                      # of each process; none: all cores for one process, else one each
 
