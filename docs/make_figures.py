@@ -1,6 +1,6 @@
-"""Make the pictures of the method pages: `python docs/make_figures.py FOLDER`; `make docs` runs it.
+"""Pictures of the method pages, and the explorer's page: `python docs/make_figures.py FOLDER`, which `make docs` runs.
 
-What the estimator in the middle asks and answers, and one image denoised.
+A picture shows what the estimator in the middle asks and answers, and one image denoised.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 import fpmc
 from fpmc.core.gaussian import fit_gaussian
 from fpmc.files import atomic
+from fpmc.learn.fit import labels
 from fpmc.methods.wiener import wiener_matrix
 from fpmc.report.grid import image_grid, stack
 
@@ -38,6 +39,9 @@ def main(folder: Path) -> None:
     for name, denoiser in methods.items():
         save(folder / f"{name}.png", method(denoiser))
     save(folder / "multiscale.png", groups_of(presets.multiscale(DATA), 1.09))
+    network = fpmc.load_network("fashion-ddpmpp")
+    names = ["PSPC-Square", "DDPM++"]
+    fpmc.explore(methods["pspc_square"], DATA, network, export=folder / "explorer.html", names=names)
 
 
 def method(denoiser: fpmc.FPMC) -> Image.Image:
@@ -74,12 +78,13 @@ def shade(values: Tensor) -> Tensor:
 def groups_of(denoiser: fpmc.FPMC, sigma: float) -> Image.Image:
     """q of the estimator in the middle of some groups, and a test image denoised by all of them."""
     z = CLEAN + sigma * torch.randn(CLEAN.shape, generator=torch.Generator().manual_seed(0))
-    groups = [group for group in denoiser.at(sigma).groups if len(group) > 1][:6]
+    collection = denoiser.at(sigma)
+    local = [(name, group) for name, group in zip(labels(collection), collection.groups) if len(group) > 1][::2]
+    q = torch.stack([shade(central(group.q.dense())) for _, group in local])
     answers = torch.cat([CLEAN, z, denoiser(z, sigma)])
-    q = torch.stack([shade(central(group.q.dense())) for group in groups])
     return stack([
-        image_grid({"q": q}, columns=[f"group {number + 1}" for number in range(len(q))]),
-        image_grid({"": answers}, columns=["clean", "z", "D(z, σ)"]),
+        image_grid({"q": q}, columns=[name for name, _ in local], cell=112),
+        image_grid({"": answers}, columns=["clean", "z", "D(z, σ)"], cell=112),
     ])
 
 

@@ -1,9 +1,9 @@
 """Numbers quoted in README and manual, renewed from the result files they were taken from: `python docs/quotes.py`.
 
 A table stands between `<!-- table demo.csv -->` and `<!-- end -->`, as a Markdown table or in a ```text fence; after
-the file may follow `| columns: a, b` and `| rows: x; y`. A number is followed by `<!-- = demo.csv | row | column -->` and
-keeps its digits. A row goes by its first cell, or by `first @ second` where that is not enough. The tests fail where a
-page does not say what the files say.
+the file may follow `| columns: a, b` and `| rows: x; y`. A number is followed by
+`<!-- = demo.csv | row | column -->` and keeps its digits. A row goes by its first cell, or by `first @ second` where
+that is not enough. The tests fail where a page does not say what the files say.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 
 from docutils import nodes
 from sphinx import addnodes
@@ -20,15 +20,16 @@ class Names(SphinxPostTransform):
 
     def run(self, **kwargs) -> None:
         known = self.env.domains.python_domain.objects
-        last = Counter(name.rpartition(".")[2] for name in known)
-        short = {name.rpartition(".")[2]: name for name in known}
+        short: dict[str, set[str]] = defaultdict(set)       # the places that a bare name may mean
+        for name, place in known.items():
+            short[name.rpartition(".")[2]].add(place.node_id)
         for literal in list(self.document.findall(nodes.literal)):
             found = NAME.fullmatch(literal.astext())
             if found is None or isinstance(literal.parent, LINKED):
                 continue
             name = found[1]
-            if name not in known and last[name] == 1 and DISTINCT.search(name):
-                name = short[name]
+            if name not in known and len(short[name]) == 1 and DISTINCT.search(name):
+                name = min((full for full in known if full.endswith(f".{name}")), key=len)
             if name not in known:
                 continue
             place = known[name]

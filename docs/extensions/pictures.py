@@ -1,4 +1,4 @@
-"""Pictures of the gallery and of the method pages: made when the manual is built, kept until their script changes."""
+"""Pictures of the gallery and the method pages: made when the manual is built, kept until their script changes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def picture_first(app, docname: str, source: list[str]) -> None:
     source[0] = source[0][:end] + image + source[0][end:]
 
 
-def make(app) -> None:
+def make(app, config) -> None:
     """Run make_figures.py, unless what it made last is still there and the script is the same."""
     script, folder = DOCS / "make_figures.py", DOCS / "figures" / "made"
     mark, digest = folder / ".made-by", hashlib.sha256(script.read_bytes()).hexdigest()
@@ -59,6 +59,6 @@ def make(app) -> None:
 
 
 def setup(app) -> dict[str, bool]:
-    app.connect("builder-inited", make)
+    app.connect("config-inited", make, priority=100)      # before its files are looked for
     app.connect("source-read", picture_first)
     return {"parallel_read_safe": True}
