@@ -25,6 +25,7 @@ extensions = [
     "extensions.parameters",
     "extensions.names",
     "extensions.pictures",
+    "extensions.notebooks",
 ]
 exclude_patterns = ["_build", "**/sg_execution_times.rst", "sg_execution_times.rst"]
 nitpicky = True

@@ -5,7 +5,7 @@ Augmentation
 The third choice is what is averaged. Augmented copies of the images can join the source; nothing else changes
 (Section 4.3).
 
-Above: six images, what the kinds of the paper make of them, and a kind of our own.
+The picture: six images, what the kinds of the paper make of them, and a kind of our own.
 """
 
 # %%

@@ -5,8 +5,8 @@ Knock-out
 What would this sample be without the images that made it? ``d.without(ids)`` is the same denoiser as if they
 had never been there, and a sample belongs to its seed, so the two can be laid side by side.
 
-Above: the same seed, sampled again and again; each time the training image that had the largest share in the
-last answer is left out as well.
+The picture: the same seed, sampled again and again; each time the training image that had the largest share
+in the last answer is left out as well.
 """
 
 # %%

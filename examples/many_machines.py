@@ -6,7 +6,7 @@ An answer is a sum over training images, and a sum can be cut anywhere: each pro
 images, and two numbers per estimator and value put the parts together. Samples belong to their seeds, so
 those can be dealt out as well.
 
-Above: what two halves of the images answer to the same noisy image, how much weight each half has, and the
+The picture: what two halves of the images answer to the same noisy image, how much weight each half has, and the
 two put together: the answer of all images.
 """
 

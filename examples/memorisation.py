@@ -5,8 +5,8 @@ Memorisation
 The best possible denoiser of a training set gives the training set back. A collection of *local* denoisers,
 made of the very same images, does not: it puts new pictures together (Section 2.1 of the paper).
 
-Above: samples of three denoisers from the same eight seeds, and below each row the training images nearest to
-them.
+The picture: samples of three denoisers from the same eight seeds, and below each row the training images
+nearest to them.
 """
 
 # %%

@@ -6,7 +6,7 @@ Which patch size is right? All of them, a little. One collection can hold patche
 images and the Wiener filter, and how much say each has is a least-squares problem with a closed form. No
 network is needed: the target may be the clean images themselves (beyond the paper).
 
-Above: who has how much say, by noise level.
+The picture: who has how much say, by noise level.
 """
 
 # %%

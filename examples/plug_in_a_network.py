@@ -5,7 +5,7 @@ Plug in a network
 A network is anything that can be called as ``network(z, sigma) -> x0``. How well does an analytic denoiser
 predict it? Sample both from the same noise and compare image by image (Section 5).
 
-Above: samples of the DDPM++ that comes with the package, and of three analytic denoisers, from the same
+The picture: samples of the DDPM++ that comes with the package, and of three analytic denoisers, from the same
 seeds.
 """
 

@@ -5,7 +5,7 @@ One denoiser, seven choices
 Every analytic denoiser of the paper's Table 1 is the same equation with another choice of query precisions Q
 (what is looked at), response weights R (what is answered) and sources V (what is averaged).
 
-Above: one held-out image at three noise levels, denoised by all seven.
+The picture: one held-out image at three noise levels, denoised by all seven.
 """
 
 # %%

@@ -5,7 +5,8 @@ Soft masks
 Nothing in the equation asks for a q of zeros and ones. Fine-tuning starts at a binary method and learns log q
 and log r by gradient, so that the denoiser comes nearer to a network (Sections 4.1 and 4.2).
 
-Above: q and r of one estimator before, and after a few steps against the DDPM++ that comes with the package.
+The picture: q and r of one estimator before, and after a few steps against the DDPM++ that comes with the
+package.
 """
 
 # %%

@@ -5,8 +5,8 @@ What q sees
 To denoise one pixel, which pixels of the noisy image should be looked at? All methods agree that it depends
 on the noise: the more noise, the further one has to look. They differ in the shape.
 
-Above: the query precision q of the estimator for the pixel in the middle, by method and noise level; light is
-1. The last row is what a trained network looks at.
+The picture: the query precision q of the estimator for the pixel in the middle, by method and noise level;
+light is 1. The last row is what a trained network looks at.
 """
 
 # %%

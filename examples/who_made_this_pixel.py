@@ -5,8 +5,8 @@ Who made this pixel?
 Every value of an analytic answer is a weighted sum over training images, with weights that add up to 1. So
 one can ask who made a pixel, and the answer is exact: no gradient, no retraining, no approximation.
 
-Above: a noisy image, what PSPC-Square makes of it, and the eight training images with the largest share in
-the pixel within the cross. Below them: the eight that made most of the whole image, and where each of them
+The picture: a noisy image, what PSPC-Square makes of it, and the eight training images with the largest share
+in the pixel within the cross. Below: the eight that made most of the whole image, and where each of them
 speaks.
 """
 

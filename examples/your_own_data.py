@@ -4,7 +4,7 @@ Your own data
 
 A folder of pictures is a training set. There is nothing to train: a denoiser is there at once.
 
-Above: some of 600 pictures drawn for this page, and samples of three denoisers made of them.
+The picture: some of 600 pictures drawn for this page, and samples of three denoisers made of them.
 """
 
 # %%
@@ -44,12 +44,8 @@ for denoiser in (fpmc.presets.optimal(images), fpmc.presets.wiener(images), fpmc
 image_grid(rows)
 
 # %%
-# One file instead of 600, in EDM's format, and the same from the command line:
-#
-# .. code-block:: bash
-#
-#    fpmc data pack runs/shapes runs/shapes.zip
-#    fpmc sample --data runs/shapes.zip --denoiser pspc_square --seeds 0-7
+# One file instead of 600, in EDM's format. On the command line that is ``fpmc data pack runs/shapes
+# runs/shapes.zip``, then ``fpmc sample --data runs/shapes.zip --denoiser pspc_square --seeds 0-7``.
 
 path = fpmc.data.pack(images, "runs/shapes.zip")
 print(fpmc.load_images(path), f"{path.stat().st_size:,} bytes")

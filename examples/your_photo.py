@@ -6,7 +6,8 @@ A denoiser needs images that look like the clean one. A photo brings them along:
 again, elsewhere and smaller. Here a noisy photo is denoised with nothing but itself; no network, no training,
 no other data.
 
-Above: the photo, the same with noise, and denoised by the Wiener filter and by PSPC-Square of its own tiles.
+The picture: the photo, the same with noise, and denoised by the Wiener filter and by PSPC-Square of its own
+tiles.
 """
 
 # %%
