@@ -20,7 +20,7 @@ bench: $(VENV)/.fpmc-run
 	$(BIN)/fpmc bench --outdir runs/bench
 
 docs: $(VENV)/.fpmc-docs
-	$(BIN)/python -m sphinx -W -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -40,4 +40,4 @@ $(VENV)/.fpmc-docs: $(VENV)/.fpmc-run
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs docs/_build
+	rm -rf $(VENV) runs examples/runs docs/_build docs/gallery docs/figures/made

@@ -1,11 +1,12 @@
-"""Make the small pictures of the manual with fpmc itself: `python docs/make_figures.py`, about a minute on one core.
+"""Pictures of the method pages, and the explorer's page: `python docs/make_figures.py FOLDER`, which `make docs` runs.
 
-A picture per method (what its central estimator asks and answers, and one image denoised), and those of the tutorial.
+A picture shows what the estimator in the middle asks and answers, and one image denoised.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 import torch
@@ -15,30 +16,32 @@ from torch import Tensor
 import fpmc
 from fpmc.core.gaussian import fit_gaussian
 from fpmc.files import atomic
+from fpmc.learn.fit import labels
 from fpmc.methods.wiener import wiener_matrix
-from fpmc.report.grid import image_grid
+from fpmc.report.grid import image_grid, stack
 
-FIGURES = Path(__file__).parent / "figures"
 SIGMAS = (3.26, 1.09, 0.296)
 DATA = fpmc.load_images("fashion").subset(slice(3000))
-CLEAN = fpmc.load_images("fashion", split="test").scaled([6])           # (1, 1, 28, 28)
+CLEAN = fpmc.load_images("fashion", split="test").scaled([28])          # (1, 1, 28, 28)
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     presets = fpmc.presets
     methods = {
         "optimal": presets.optimal(DATA),
         "wiener": presets.wiener(DATA),
         "ls": presets.ls(DATA),
-        "els": presets.els(DATA),
+        "els": presets.els(DATA.subset(slice(500))),
         "pspc_square": presets.pspc_square(DATA),
         "pspc_flex": presets.pspc_flex(DATA, maps="wiener"),
         "lukoianov": presets.lukoianov(DATA),
     }
     for name, denoiser in methods.items():
-        save(f"methods/{name}", method(denoiser))
-    save("tutorial/samples", samples([methods[name] for name in ("optimal", "wiener", "ls", "pspc_square")]))
-    save("tutorial/augmentations", augmentations())
+        save(folder / f"{name}.png", method(denoiser))
+    save(folder / "multiscale.png", groups_of(presets.multiscale(DATA), 1.09))
+    network = fpmc.load_network("fashion-ddpmpp")
+    names = ["PSPC-Square", "DDPM++"]
+    fpmc.explore(methods["pspc_square"], DATA, network, export=folder / "explorer.html", names=names)
 
 
 def method(denoiser: fpmc.FPMC) -> Image.Image:
@@ -72,23 +75,24 @@ def shade(values: Tensor) -> Tensor:
     return 1.7 * values / values.max() - 1              # the largest is light grey, to be told from the page
 
 
-def samples(denoisers: list[fpmc.FPMC]) -> Image.Image:
-    rows = {denoiser.name: fpmc.sample(denoiser, seeds=range(6)).images for denoiser in denoisers}
-    return image_grid(rows, columns=[str(seed) for seed in range(6)], corner="seed")
+def groups_of(denoiser: fpmc.FPMC, sigma: float) -> Image.Image:
+    """q of the estimator in the middle of some groups, and a test image denoised by all of them."""
+    z = CLEAN + sigma * torch.randn(CLEAN.shape, generator=torch.Generator().manual_seed(0))
+    collection = denoiser.at(sigma)
+    local = [(name, group) for name, group in zip(labels(collection), collection.groups) if len(group) > 1][::2]
+    q = torch.stack([shade(central(group.q.dense())) for _, group in local])
+    answers = torch.cat([CLEAN, z, denoiser(z, sigma)])
+    return stack([
+        image_grid({"q": q}, columns=[name for name, _ in local], cell=112),
+        image_grid({"": answers}, columns=["clean", "z", "D(z, σ)"], cell=112),
+    ])
 
 
-def augmentations() -> Image.Image:
-    few = DATA.subset(slice(6))
-    kinds = ("xflip", "yflip", "translate", "rotate", "scale")
-    return image_grid({"images": few.scaled()} | {kind: fpmc.augment(few, kind).scaled() for kind in kinds})
-
-
-def save(name: str, page: Image.Image) -> None:
+def save(path: Path, page: Image.Image) -> None:
     """Grey levels are all there is, and 64 of them are enough: a few KB each."""
-    with atomic(FIGURES / f"{name}.png") as part:
-        page.convert("L").quantize(64).save(part, optimize=True)
-    print(name, (FIGURES / f"{name}.png").stat().st_size, "bytes")
+    with atomic(path) as part:
+        page.convert("L").quantize(64).save(part, format="png", optimize=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

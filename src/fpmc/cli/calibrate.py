@@ -33,7 +33,7 @@ class Config(DataOptions, LevelOptions, ClusterOptions):
     values: tuple[float, ...] = ()                  # to choose from; none: a dense range
     count: int = 1000                               # noisy images per level
     criterion: Literal["mse", "trajectory"] = "mse"     # error at noisy images, or cosine along the network's sampling
-    seed: int = 0
+    seed: int = 0                                   # of everything drawn
 
 
 def main(args: list[str]) -> None:

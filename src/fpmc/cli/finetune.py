@@ -45,7 +45,7 @@ class Config(DataOptions, LevelOptions, ClusterOptions, RankOptions):
     monte_carlo: int | None = None                  # of the paper's recipe: images drawn for each step; none: all
     floor_q: float | None = None                    # of the paper's recipe: zeros of q start here; none: neutral
     floor_r: float | None = None                    # zeros of r likewise
-    seed: int = 0
+    seed: int = 0                                   # of everything drawn
     threads: int | None = None                      # of each process; none: its share of the cores
 
 

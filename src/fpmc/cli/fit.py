@@ -43,7 +43,7 @@ class Config(SourceOptions, LevelOptions, ClusterOptions, RankOptions):
     maps: str | None = None                         # for the shape flex: a file of `fpmc maps`, or "wiener"
     per: Literal["group", "channel", "pixel"] = "group"     # one weight per size, or one for each channel or pixel
     count: int = 512                                # noisy images per level
-    seed: int = 0
+    seed: int = 0                                   # of everything drawn
 
 
 def main(args: list[str]) -> None:

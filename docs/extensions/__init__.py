@@ -1,0 +1,1 @@
+"""What the manual's build makes by itself, so that no fact is written twice."""
