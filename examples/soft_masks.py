@@ -52,9 +52,8 @@ print(errors)
 assert errors[soft.name] < errors[hard.name]
 
 # %%
-# After so few steps q is still rough. The paper takes 2,000 steps of 256 images at every level, which are the
-# defaults; ``fpmc finetune`` resumes and draws curves. A learned denoiser is saved like any other, without its
-# images:
+# After so few steps q is still rough. The paper takes 2,000 steps of 256 images at every level; ``fpmc finetune``
+# resumes and draws curves. A learned denoiser is saved like any other, without its images:
 
 soft.save_pretrained("runs/soft")
 again = fpmc.FPMC.from_pretrained("runs/soft", images=images)
