@@ -141,7 +141,7 @@ def _local(where: Where, units: Sequence[Unit]) -> Any:
         cluster = LocalCluster(
             n_workers=0, host="127.0.0.1", silence_logs=logging.CRITICAL, threads_per_worker=where.threads,
             memory_limit=0,                             # Dask would pause a worker that keeps its images
-            dashboard_address="127.0.0.1:0" if find_spec("bokeh") is not None else None,  # pyright: ignore
+            dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": find_spec("bokeh") is not None},
             resources={MEMORY: memory / count} | ({GPU: 1} if where.gpu else {}),
         )
     finally:
@@ -157,7 +157,8 @@ def _slurm(where: Where) -> Any:
     except ImportError as error:
         raise InputError(f"--cluster slurm needs dask-jobqueue; {EXTRA}") from error
     options = {} if where.options is None else read_yaml(where.options, kind=dict)
-    cluster = SLURMCluster(**{"silence_logs": "critical", **options})
+    usual = {"silence_logs": "critical", "scheduler_options": {"dashboard_address": ":0"}}
+    cluster = SLURMCluster(**{**usual, **options})
     cluster.scale(jobs=where.jobs)
     return cluster
 
