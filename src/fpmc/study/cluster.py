@@ -113,8 +113,10 @@ def _client(where: Where, units: Sequence[Unit], say: Say) -> Iterator[Any]:
         client = Client(cluster or where.cluster, timeout=CONNECT, set_as_default=False)
         if find_spec("bokeh") is not None:
             say(f"dashboard: {client.dashboard_link}")
-    except (OSError, TypeError, ValueError, RuntimeError) as error:
+    except BaseException as error:                      # Ctrl-C, too
         _end(client, cluster)
+        if isinstance(error, InputError) or not isinstance(error, OSError | TypeError | ValueError | RuntimeError):
+            raise
         reachable = "; is it running, and can it be reached from here?" if cluster is None else ""
         raise InputError(f"no cluster {where.cluster or 'of processes'}: {in_short(error)}{reachable}") from error
     try:
