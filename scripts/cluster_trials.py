@@ -66,7 +66,7 @@ class Trial:
         if process.returncode:
             sys.exit(f"{out}: exit code {process.returncode}\n{said}")
         log = (self.folder / out / "log.txt").read_text()
-        times = Counter(re.findall(r"  (\S+/seeds [\d-]+): [\d.]+ s$", log, re.MULTILINE))
+        times = computed(log)
         same = self.table(out) == self.table("alone")
         print(f"{out}: tables {'identical' if same else 'DIFFER'}; {len(times)} tasks, computed at most "
               f"{max(times.values(), default=0)} times;", ", ".join(f"{k} {v}" for k, v in facts.items()), flush=True)
@@ -78,6 +78,11 @@ class Trial:
 
     def done(self, out: str) -> int:
         return len(list((self.folder / out / "cache").glob("*.safetensors")))
+
+
+def computed(log: str) -> Counter[str]:
+    """How often each task was computed to its end, by the lines of a log."""
+    return Counter(re.findall(r"  (\w+/.*): [\d.]+ s$", log, re.MULTILINE))
 
 
 def sizes(trial: Trial) -> None:
@@ -133,7 +138,7 @@ def scheduler(trial: Trial) -> None:
         running = Running(trial)
         for _ in range(2):
             running.worker()
-        process, began = trial.start("scheduler", "--cluster", running.address), time.monotonic()
+        process = trial.start("scheduler", "--cluster", running.address)
         if sitting == 1:
             while trial.done("scheduler") < 3:
                 time.sleep(0.05)
@@ -143,7 +148,7 @@ def scheduler(trial: Trial) -> None:
             print(f"scheduler killed after {trial.done('scheduler')} tasks: exit code {process.returncode} after "
                   f"{time.monotonic() - cut:.1f} s: {said.strip().splitlines()[-1]}")
         else:
-            trial.finish(process, "scheduler", seconds=round(time.monotonic() - began))
+            trial.finish(process, "scheduler")
         running.end()
 
 
@@ -153,7 +158,7 @@ def together(trial: Trial) -> None:
     for out, process in both.items():
         trial.finish(process, out)
     logs = "".join((trial.folder / out / "log.txt").read_text() for out in both)
-    times = Counter(re.findall(r"  (\S+/seeds [\d-]+): [\d.]+ s$", logs, re.MULTILINE))
+    times = computed(logs)
     print(f"together: {len(times)} tasks, computed at most {max(times.values())} times in both commands")
 
 

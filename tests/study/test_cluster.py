@@ -83,6 +83,25 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         list(Where(cluster="tcp://127.0.0.1:9").run(make, Settings(), units(1), tmp_path, print))
 
 
+def test_nothing_imports_dask_before_it_is_used():
+    code = "import sys, fpmc.cli.reproduce, fpmc.study.reproduce, fpmc.study.levels; sys.exit('dask' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_needs_more_than_a_worker_has_goes_to_the_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from fpmc.study.remote import Session, device_of
+
+    offers = [{"MEMORY": 100.0}, {"MEMORY": 300.0}]
+    session = Session(Where(2), None, make, Settings(), tmp_path, print)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(session, "_workers", lambda: offers)
+    session._check_offers([unit._replace(memory=memory) for unit, memory in zip(units(1), (200, 500))])
+    assert session.most == 300
+    session.where = Where(2, gpu=True)
+    with pytest.raises(InputError, match="offers a GPU"):
+        session._check_offers(units(1))
+    assert [device_of(name, 4) for name in ("0", "5", "SLURMCluster-0")] == ["cuda:0", "cuda:1", "cuda"]
+
+
 # A running cluster that does not see our folders
 
 

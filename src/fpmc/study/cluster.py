@@ -113,8 +113,10 @@ def _client(where: Where, units: Sequence[Unit], say: Say) -> Iterator[Any]:
         client = Client(cluster or where.cluster, timeout=CONNECT, set_as_default=False)
         if find_spec("bokeh") is not None:
             say(f"dashboard: {client.dashboard_link}")
-    except (OSError, TypeError, ValueError, RuntimeError) as error:
+    except BaseException as error:                      # Ctrl-C, too
         _end(client, cluster)
+        if isinstance(error, InputError) or not isinstance(error, OSError | TypeError | ValueError | RuntimeError):
+            raise
         reachable = "; is it running, and can it be reached from here?" if cluster is None else ""
         raise InputError(f"no cluster {where.cluster or 'of processes'}: {in_short(error)}{reachable}") from error
     try:
@@ -141,7 +143,7 @@ def _local(where: Where, units: Sequence[Unit]) -> Any:
         cluster = LocalCluster(
             n_workers=0, host="127.0.0.1", silence_logs=logging.CRITICAL, threads_per_worker=where.threads,
             memory_limit=0,                             # Dask would pause a worker that keeps its images
-            dashboard_address="127.0.0.1:0" if find_spec("bokeh") is not None else None,  # pyright: ignore
+            dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": find_spec("bokeh") is not None},
             resources={MEMORY: memory / count} | ({GPU: 1} if where.gpu else {}),
         )
     finally:
@@ -157,7 +159,8 @@ def _slurm(where: Where) -> Any:
     except ImportError as error:
         raise InputError(f"--cluster slurm needs dask-jobqueue; {EXTRA}") from error
     options = {} if where.options is None else read_yaml(where.options, kind=dict)
-    cluster = SLURMCluster(**{"silence_logs": "critical", **options})
+    usual = {"silence_logs": "critical", "scheduler_options": {"dashboard_address": ":0"}}
+    cluster = SLURMCluster(**{**usual, **options})
     cluster.scale(jobs=where.jobs)
     return cluster
 

@@ -58,12 +58,13 @@ class Session:
         self.order = Order(secrets.token_hex(8), folder.resolve(), replace(config, **paths), threads, paths)
         self.arrived: queue.Queue[tuple[str, Any]] = queue.Queue()
         self.held: dict[str, Any] = {}                  # files that travel, on their way
-        self.seen = time.monotonic()                    # when there was a worker
+        self.most = 0.0                                 # bytes that a unit takes
+        self.seen = time.monotonic()                    # when there was a worker for it
 
     def run(self, units: Sequence[Unit]) -> Iterator[Any]:
         """What units tell, as it comes; each one's files are in the folder when it is done."""
         with self._known(), self._heard():
-            asked = self._asked(units)
+            self._check_offers(units)
             futures = {unit.key: None for unit in units}
             needs = {unit.key: {other.key for other in unit.inputs if other.key in futures} for unit in units}
             waiting = {unit.key: unit for unit in units}
@@ -72,7 +73,7 @@ class Session:
                 # holds, Dask would compute those again that die with it.
                 for key, unit in waiting.items():
                     if futures[key] is None and not needs[key] & waiting.keys():
-                        futures[key] = self._submitted(unit, asked[key])
+                        futures[key] = self._submitted(unit)
                 try:
                     kind, found = self.arrived.get(timeout=TICK)
                 except queue.Empty:
@@ -159,13 +160,15 @@ class Session:
             raise InputError(self._lost()) from error
         if self.client.status != "running":
             raise InputError(self._lost())
-        if found or self.where.cluster == "slurm":      # a queue may be long
+        offers = [each["resources"] for each in found]
+        roomy = [each for each in offers if each.get(MEMORY, math.inf) >= self.most]
+        if any(each.get(GPU, 0) >= self.where.gpu for each in roomy) or self.where.cluster == "slurm":        # a queue may be long
             self.seen = time.monotonic()
         elif time.monotonic() > self.seen + PATIENCE:
-            raise InputError(f"{self._place} has had no worker for {PATIENCE} s; {_start(self.where)}")
+            raise InputError(f"{self._place} has had no worker for this for {PATIENCE} s; {_start(self.where)}")
         if self.where.cluster is None:
             self._mend()
-        return [each["resources"] for each in found]
+        return offers
 
     def _mend(self) -> None:
         """Dask starts a local worker again that dies at work, but not one that dies while it starts."""
@@ -184,23 +187,25 @@ class Session:
     def _place(self) -> str:
         return f"the cluster {self.where.cluster or 'of processes'}"
 
-    def _asked(self, units: Sequence[Unit]) -> dict[str, dict[str, float]]:
-        """What each unit takes of a worker."""
-        offers, gpu = self._workers(), {GPU: 1} if self.where.gpu else {}
+    def _check_offers(self, units: Sequence[Unit]) -> None:
+        """What takes more memory than any worker has, by prediction, is given one of the largest."""
+        offers = self._workers()
         room = max((each.get(MEMORY, math.inf) for each in offers), default=math.inf)
-        if gpu and not any(each.get(GPU) for each in offers):
-            raise InputError(f"no worker of {self._place} offers a GPU; {_start(self.where)} --resources GPU=1")
-        return {unit.key: {SLOT: 1, MEMORY: min(unit.memory, room), **gpu} for unit in units}
+        self.most = min(room, max(unit.memory for unit in units))
+        if self.where.gpu and not any(each.get(GPU) for each in offers):
+            raise InputError(f"no worker of {self._place} offers a GPU; start workers with --resources GPU=1")
 
-    def _submitted(self, unit: Unit, resources: dict[str, float]) -> Any:
+    def _submitted(self, unit: Unit) -> Any:
         given, travel = [], self.order.travel
+        resources = {SLOT: 1, MEMORY: min(unit.memory, self.most)} | ({GPU: 1} if self.where.gpu else {})
+        needed = [name for other in unit.inputs for name in other.files]
         for other in unit.inputs if travel else ():
             if other.key not in self.held:
                 name = f"held-{self.order.token}-{other.key}"
                 self.held[other.key] = self.client.submit(_hold, self._there(other), key=name)
             given.append(self.held[other.key])
         future = self.client.submit(
-            _work, self.make, self.order, unit._replace(inputs=()), self._there(unit) if travel else {}, given,
+            _work, self.make, self.order, unit._replace(inputs=()), needed, self._there(unit) if travel else {}, given,
             key=f"{unit.kind}-{self.order.token}-{unit.key}", resources=resources, pure=False,
         )
         future.add_done_callback(lambda _: self.arrived.put(("done", unit.key)))
@@ -226,6 +231,7 @@ class Session:
                 raise
             raise InputError(self._lost()) from error
         _write(self.folder, {name: found[name] for name in unit.files if name in found}, unit.checked)
+        _appear(self.folder, unit.files)
 
     def _lost(self) -> str:
         return f"the connection to {self._place} is lost; what is done is kept, and the same command goes on with it"
@@ -279,7 +285,9 @@ class Furnish(WorkerPlugin):
         await worker.set_resources(**{MEMORY: memory, **worker.state.total_resources, SLOT: 1})
 
 
-def _work(make: Make, order: Order, unit: Unit, own: Files, given: Sequence[Files]) -> Files:
+def _work(
+    make: Make, order: Order, unit: Unit, needed: Sequence[str], own: Files, given: Sequence[Files]
+) -> Files:
     """Do a unit on a worker; its files, where they travel."""
     worker = get_worker()
     folder = _own_folder(order.token) if _lacks(order)[0] else order.folder
@@ -290,6 +298,7 @@ def _work(make: Make, order: Order, unit: Unit, own: Files, given: Sequence[File
         )
     for files in (own, *given):
         _write(folder, {name: files[name] for name in files if not (folder / name).exists()}, unit.checked)
+    _appear(folder, needed)
     for message in _ready(make, order, folder, str(worker.name))(unit.value):
         worker.log_event(order.token, message)
     return {name: read_bytes(folder / name, LARGEST) for name in unit.files} if order.travel else {}
@@ -330,3 +339,12 @@ def _write(folder: Path, files: Files, checked: bool) -> None:
         else:
             with atomic(folder / name) as part:
                 part.write_bytes(content)
+
+
+def _appear(folder: Path, names: Sequence[str]) -> None:
+    """Wait until files of another machine are seen here: network file systems take their time."""
+    began = time.monotonic()
+    while missing := [name for name in names if not (folder / name).exists()]:
+        if time.monotonic() > began + PATIENCE:
+            raise InputError(f"another machine wrote {missing[0]!r}, which {str(folder)!r} does not have; is it shared?")
+        time.sleep(TICK / 10)
