@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 
 from fpmc import __version__
-from fpmc.cli.ranks import rank
+from fpmc.cli.ranks import leave, rank
 from fpmc.errors import InputError
 
 COMMANDS = {
@@ -92,4 +92,5 @@ def main(argv: list[str] | None = None) -> int:
 def _fail(message: str, code: int) -> int:
     who = f"rank {number}: " if (number := rank()) else ""
     print(f"fpmc: {who}error: {message}", file=sys.stderr)
+    leave(code)
     return code
