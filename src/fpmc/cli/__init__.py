@@ -14,7 +14,7 @@ from importlib import import_module
 from threading import current_thread, main_thread
 
 from fpmc import __version__
-from fpmc.cli.ranks import rank
+from fpmc.cli.ranks import leave, rank
 from fpmc.errors import InputError
 
 COMMANDS = {
@@ -125,4 +125,5 @@ def _stopped() -> int:
 def _fail(message: str, code: int) -> int:
     who = f"rank {number}: " if (number := rank()) else ""
     print(f"fpmc: {who}error: {message}", file=sys.stderr)
+    leave(code)
     return code

@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from fpmc.errors import InputError, in_short
 
@@ -34,6 +34,17 @@ BLOCK = 1 << 26                                         # bytes sent at a time
 def rank() -> int | None:
     """Which rank of torchrun's this process is, None if it was not started by it."""
     return int(os.environ["RANK"]) if all(name in os.environ for name in SET_BY_TORCHRUN) else None
+
+
+def leave(code: int) -> None:
+    """End a rank at once: to take leave of others that may be gone can take for ever."""
+    dist = sys.modules.get("torch.distributed")
+    if rank() is not None and dist is not None and dist.is_initialized():
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for folder in Torchrun.folders:
+            folder.cleanup()
+        os._exit(code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +102,8 @@ class Crew:
 class Torchrun(Crew):
     """A rank among others."""
 
+    folders: ClassVar[list[tempfile.TemporaryDirectory]] = []                  # of ranks that do not write
+
     def __init__(self, options: RankOptions) -> None:
         self.options, self.number, self.count = options, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.local, (seeds, source) = int(os.environ["LOCAL_RANK"]), options.mesh or (1, self.count)
@@ -98,6 +111,7 @@ class Torchrun(Crew):
             raise InputError(f"--mesh {seeds} {source} is for {seeds * source} ranks, and there are {self.count}")
         if self.number:
             self.folder = tempfile.TemporaryDirectory(prefix="fpmc-rank-")
+            self.folders.append(self.folder)
             sys.stdout = open(os.devnull, "w")          # noqa: SIM115
 
     def placed(self, config: C) -> C:
@@ -112,6 +126,7 @@ class Torchrun(Crew):
             wait = timedelta(seconds=self.options.timeout)
             dist.init_process_group("nccl" if cuda else "gloo", timeout=wait)
             atexit.register(dist.destroy_process_group)
+            sys.excepthook = lambda *error: (sys.__excepthook__(*error), leave(1))
             self.groups = self._groups(wait)
         except (RuntimeError, ValueError) as error:
             raise InputError(f"rank {self.number}: the ranks did not find each other ({in_short(error)})") from error
