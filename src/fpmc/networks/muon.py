@@ -36,7 +36,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__([group for group in groups if group["params"]], shared)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One step for every parameter that has a gradient; a closure, which no training here has, is not called."""
         for group in self.param_groups:
             move = self._orthogonal if group["matrices"] else self._adam
