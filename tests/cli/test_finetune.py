@@ -240,7 +240,7 @@ def test_calibration_resumes_where_it_was_killed(data, tmp_path: Path, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    ["calibrate --method ls --values 3 5 --count 4", "fit --sizes 3 5 --count 16", "maps --draws 1"],
+    ["fit --sizes 3 5 --count 16", "maps --draws 1"],
     ids=lambda words: words.split()[0],
 )
 def test_levels_side_by_side_find_the_same(data, tmp_path: Path, words: str) -> None:
