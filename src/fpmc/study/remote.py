@@ -104,8 +104,9 @@ class Session:
             with self._mark():
                 yield
         finally:
-            with suppress(Exception):                   # the cluster may be gone
-                self.client.unregister_worker_plugin(name)
+            if self.client.cluster is None:             # others end with the command, and soon
+                with suppress(Exception):               # it may be gone
+                    self.client.unregister_worker_plugin(name)
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
