@@ -261,6 +261,22 @@ def test_calibration_resumes_where_it_was_killed(data, tmp_path: Path, monkeypat
     assert json.loads((tmp_path / "whole" / "metrics.json").read_text()) == found
 
 
+@pytest.mark.skipif(not installed(), reason="several processes need the extra: pip install 'fpmc[cluster]'")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    ["fit --sizes 3 5 --count 16", "maps --draws 1"],
+    ids=lambda words: words.split()[0],
+)
+def test_levels_side_by_side_find_the_same(data, tmp_path: Path, words: str) -> None:
+    folder, network = data
+    aim = "--target" if words.startswith("fit") else "--network"
+    for jobs in ("1", "2"):
+        options = ["--data", folder, aim, network, "--sigmas", "1", "0.3", "--outdir", str(tmp_path / jobs)]
+        assert main([*words.split(), *options, "--jobs", jobs]) == 0
+    assert (tmp_path / "1" / "metrics.json").read_text() == (tmp_path / "2" / "metrics.json").read_text()
+
+
 def test_calibration_needs_held_out_images(data, tmp_path: Path, capsys) -> None:
     np.save(tmp_path / "x.npy", np.zeros((3, 1, 8, 8), np.uint8))
     assert (

@@ -126,7 +126,7 @@ def _client(where: Where, units: Sequence[Unit], say: Say) -> Iterator[Any]:
 
 
 def _local(where: Where, units: Sequence[Unit]) -> Any:
-    """Processes of this machine, which nobody else can reach; as many as its memory has room for."""
+    """Processes that only this machine can reach; as many as its memory has room for."""
     import dask
     import psutil
     from distributed import LocalCluster

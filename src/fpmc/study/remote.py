@@ -104,8 +104,9 @@ class Session:
             with self._mark():
                 yield
         finally:
-            with suppress(Exception):                   # the cluster may be gone
-                self.client.unregister_worker_plugin(name)
+            if self.client.cluster is None:             # others end with the command, and soon
+                with suppress(Exception):               # it may be gone
+                    self.client.unregister_worker_plugin(name)
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
@@ -162,8 +163,8 @@ class Session:
             raise InputError(self._lost())
         offers = [each["resources"] for each in found]
         roomy = [each for each in offers if each.get(MEMORY, math.inf) >= self.most]
-        if any(each.get(GPU, 0) >= self.where.gpu for each in roomy) or self.where.cluster == "slurm":        # a queue may be long
-            self.seen = time.monotonic()
+        if self.where.cluster == "slurm" or any(each.get(GPU, 0) >= self.where.gpu for each in roomy):
+            self.seen = time.monotonic()                # Slurm's queue may be long
         elif time.monotonic() > self.seen + PATIENCE:
             raise InputError(f"{self._place} has had no worker for this for {PATIENCE} s; {_start(self.where)}")
         if self.where.cluster is None:
@@ -346,5 +347,5 @@ def _appear(folder: Path, names: Sequence[str]) -> None:
     began = time.monotonic()
     while missing := [name for name in names if not (folder / name).exists()]:
         if time.monotonic() > began + PATIENCE:
-            raise InputError(f"another machine wrote {missing[0]!r}, which {str(folder)!r} does not have; is it shared?")
+            raise InputError(f"another machine wrote {missing[0]!r}, which is not in {str(folder)!r}; is that shared?")
         time.sleep(TICK / 10)
