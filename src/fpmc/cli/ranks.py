@@ -173,7 +173,9 @@ class Torchrun(Crew):
         try:
             return super().run(path, config, command=command, free=free)
         except InputError as error:
-            raise InputError(f"rank {self.number} does not work on the same as rank 0: {error}") from error
+            raise InputError(
+                f"rank {self.number} has other data or settings than rank 0; give it the same ({in_short(error)})"
+            ) from error
 
     def _copy(self, path: Path, size: int) -> None:
         """A file of the first rank's, block by block."""

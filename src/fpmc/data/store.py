@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fpmc.errors import InputError
-from fpmc.files import atomic, home
+from fpmc.files import atomic, home, lock
 from fpmc.readers.arrays import read_npy
 
 LARGE = 64 * 2**20  # bytes of pixels from which a set is mapped, not held
@@ -41,18 +41,28 @@ def gather(shape: tuple[int, ...], chunks: Iterable[np.ndarray], key: str) -> np
     name = hashlib.sha256(f"{key} {shape}".encode()).hexdigest()[:32]
     path = home() / "decoded" / f"{name}.npy"
     if not path.exists():
-        with atomic(path) as part, part.open("wb") as file:
-            free = shutil.disk_usage(part.parent).free
-            if size > free:
-                raise InputError(
-                    f"decoded, it takes {size / 2**30:.1f} GiB and the cache folder {str(home())!r} has "
-                    f"{free / 2**30:.1f} GiB free; set FPMC_HOME to a folder with more room"
-                )
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            for _, chunk in _counted(chunks, size):
-                file.write(chunk.data)
+        held = lock(path.parent, wait=True)             # of several processes one decodes
+        try:
+            if not path.exists():
+                _write(path, shape, chunks)
+        finally:
+            held.release()
     return read_npy(path, mapped=True)
+
+
+def _write(path: Path, shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> None:
+    size = math.prod(shape)
+    with atomic(path) as part, part.open("wb") as file:
+        free = shutil.disk_usage(part.parent).free
+        if size > free:
+            raise InputError(
+                f"decoded, it takes {size / 2**30:.1f} GiB and the cache folder {str(home())!r} has "
+                f"{free / 2**30:.1f} GiB free; set FPMC_HOME to a folder with more room"
+            )
+        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for _, chunk in _counted(chunks, size):
+            file.write(chunk.data)
 
 
 def _counted(chunks: Iterable[np.ndarray], size: int) -> Iterator[tuple[int, np.ndarray]]:
