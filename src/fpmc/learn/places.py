@@ -48,8 +48,11 @@ class Places:
                 "use recipe='paper'"
             )
         q, r = group.q.dense(torch.float32), group.response()
-        if not bool(((q == 0) | (q == 1)).all()):
-            raise InputError(f"templates start from binary q, this one goes up to {q.max():g}; use recipe='paper'")
+        for name, values in (("q", q), ("r", r)):
+            if not bool(((values == 0) | (values == 1)).all()):
+                raise InputError(
+                    f"templates start from binary {name}, this one goes up to {values.max():g}; use recipe='paper'"
+                )
         if len(q) == 1 and bool((q == 1).all()):        # the same denoiser, written with an estimator for each pixel
             q = q.expand(height * width, -1, -1, -1)
             r = torch.eye(height * width).view(-1, 1, height, width)
