@@ -89,12 +89,14 @@ class Places:
         below, right = self.offsets
         return np.maximum(np.abs(below), np.abs(right))
 
-    def displacements(self, channels: int, farthest: int = NEAR) -> Classes:
+    def displacements(self, channels: int, farthest: int = NEAR, mirrored: bool = False) -> Classes:
         """A class for each displacement up to `NEAR`, and for each ring from there on that begins by `farthest`.
+
+        mirrored: displacements up and down, left and right, are the same.
 
         Where estimators and entries both have a channel, entries of other channels are in no class.
         """
-        below, right = self.offsets
+        below, right = (np.abs(offset) for offset in self.offsets) if mirrored else self.offsets
         side = 2 * NEAR + 1
         near = (below + NEAR) * side + right + NEAR
         ring = np.searchsorted(RINGS, self.distance)

@@ -62,7 +62,7 @@ class Draft:
     ) -> Draft:
         """The level as it is, with its pools and classes."""
         dimension = int(np.prod(places.shape))
-        q_classes = places.binary() + places.displacements(places.q.shape[1], places.reach)
+        q_classes = places.binary() + places.displacements(places.q.shape[1], places.reach, mirrored=True)
         if dimension <= GRADED:
             q_classes += places.graded(fit_gaussian(places.source), sigma)
         r_classes = places.rings() + places.displacements(places.r.shape[1])
