@@ -16,14 +16,12 @@ from fpmc.errors import InputError
 from fpmc.files import verify, write_checked
 from fpmc.images import ImageSet
 from fpmc.learn.calibrate import Criterion, Score, forward_points, score_level, trajectory_points
-from fpmc.learn.finetune import TEMPLATES, Level, Tuning, TuningStep, read_state, train_level
+from fpmc.learn.finetune import TEMPLATES, Level, Tuning, TuningStep, read_state, recipe_for, train_level
 from fpmc.learn.fit import Fit, Per, Target, fit_level, weigh
 from fpmc.process import Denoiser
 from fpmc.readers.text import read_json
 from fpmc.readers.torches import read_torch
 from fpmc.study.policy import Policy
-
-SHARED = {"pool", "validation", "seed"}                 # settings that the recipe of templates has too
 
 
 def level_file(folder: Path, sigma: float, kind: str) -> Path:
@@ -137,8 +135,7 @@ def finetune(
     `images`, which then are not trained on. device: where the network is and the work is done. Other keywords are
     those of `Tuning`.
     """
-    if recipe is None:
-        recipe = "templates" if torch.device(device).type == "cpu" and tuning.keys() <= SHARED else "paper"
+    recipe = recipe or recipe_for(device, tuning)
     settings = {**(vars(TEMPLATES) if recipe == "templates" else {}), **tuning, "learn": tuple(learn), "recipe": recipe}
     job = Finetuning.of(denoiser, network, Policy(images), held_out, device=device, **settings)
     learned = {}
