@@ -155,7 +155,7 @@ class Draft:
             self.error, self.theta, self.q = error, theta, q
 
     def own(self) -> None:
-        """A θ for each estimator, drawn to the shared one as strongly as blocks of held-out images like best."""
+        """A θ for each estimator, drawn to what it was as strongly as blocks of held-out images like best."""
         estimators, count, size = self.estimators(), len(self.places), len(self.q_classes)
         problem = self.problem(self.fit, self.lattice(len(estimators.places)))
         matrices, vectors = np.zeros((count, size, size)), np.zeros((count, size))
@@ -164,9 +164,10 @@ class Draft:
             vectors[part.rows] += part.vectors
         scale = np.einsum("lkk->lk", matrices).mean(0)
         scale += 1e-6 * scale.mean()
+        theta = np.broadcast_to(self.theta, (count, size))
         check, tried = self.problem(self.check, self.blocks(len(self.check))), []
         for ridge in OWN:
-            mine = np.stack([step(matrices[ell], vectors[ell], self.theta, ridge * scale) for ell in range(count)])
+            mine = np.stack([step(matrices[ell], vectors[ell], theta[ell], ridge * scale) for ell in range(count)])
             q = self.q_classes.values(mine)
             tried.append((check.errors(self.estimators(q)).mean(), mine, q))
         self._take(*min(tried, key=lambda each: each[0])[1:])
