@@ -1,7 +1,7 @@
 """Both recipes of fine-tuning on a problem where the paper's can be run to its end: error against processor seconds.
 
     python benchmarks/finetuning.py [--outdir runs/finetuning] [--methods pspc_square pspc_flex lukoianov]
-                                    [--sigmas 0.14 0.585 1.92] [--steps 2000] [--train 200000]
+                                    [--sigmas 0.14 0.585 1.92] [--steps 2000] [--pool 192] [--train 200000]
 
 Fashion-MNIST averaged to 14×14, 2,000 images as source, one noise level at a time. The network is a small one that is
 trained first and kept in --outdir. Errors are those to the network on 500 noisy test images that neither recipe has
@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,9 @@ def curve(level: Level, net: Any, images: ImageSet, tuning: ImageSet, judge: Any
     yield spent + time.process_time() - began, judge(level.result)
 
 
-def compare(name: str, sigma: float, net: Any, images: ImageSet, test: ImageSet, steps: int) -> dict[str, Any]:
+def compare(
+    name: str, sigma: float, net: Any, images: ImageSet, test: ImageSet, steps: int, pool: int
+) -> dict[str, Any]:
     """The curves of both recipes."""
     tuning, judging = halves(test)
     z = forward_points(judging, sigma, JUDGED)
@@ -84,7 +87,7 @@ def compare(name: str, sigma: float, net: Any, images: ImageSet, test: ImageSet,
     every = max(1, min(25, steps // 4))
     paper = Tuning(steps=max(steps, 1), validate_every=every, validation=200, patience=8)
     found: dict[str, Any] = {"method": name, "sigma": sigma, "steps": steps}
-    for recipe, settings in (("templates", TEMPLATES), ("paper", paper)):
+    for recipe, settings in (("templates", replace(TEMPLATES, pool=pool)), ("paper", paper)):
         if recipe == "paper" and steps == 0:
             continue
         level = Level.start(METHODS[name](images).at(sigma), sigma, settings)
@@ -115,6 +118,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--sigmas", nargs="+", type=float, default=list(SQUARES), choices=list(SQUARES))
     parser.add_argument("--steps", type=int, default=2000, help="of the paper's recipe; 0: templates alone")
+    parser.add_argument("--pool", type=int, default=TEMPLATES.pool, help="noisy images that templates learn from")
     parser.add_argument("--train", type=int, default=200_000, help="images that the network sees")
     options = parser.parse_args()
     options.outdir.mkdir(parents=True, exist_ok=True)
@@ -123,7 +127,7 @@ def main() -> None:
     images, found = everything.subset(slice(2000)), []
     for name in options.methods:
         for sigma in options.sigmas:
-            found.append(compare(name, sigma, net, images, halved("test"), options.steps))
+            found.append(compare(name, sigma, net, images, halved("test"), options.steps, options.pool))
             (options.outdir / "finetuning.json").write_text(json.dumps(found, indent=1))
     draw(found).savefig(options.outdir / "finetuning.png", dpi=120)
     lines = ["| method | σ | binary | templates | s | paper | s |", "|---|---|---|---|---|---|---|"]

@@ -235,8 +235,10 @@ def test_templates_are_the_default_and_resume_level_by_level(data, tmp_path: Pat
     for level in edm_grid().tolist()[8:12]:
         assert torch.equal(one(z, level), other(z, level))
     capsys.readouterr()
-    assert main([*common, "--steps", "3", "--outdir", str(tmp_path / "no")]) == 2
-    assert "--steps is not for the recipe 'templates'" in capsys.readouterr().err
+    assert main([*common, "--recipe", "templates", "--steps", "3", "--outdir", str(tmp_path / "no")]) == 2
+    assert "--steps is not a setting of the recipe 'templates'" in capsys.readouterr().err
+    assert main([*common, "--steps", "3", "--outdir", str(tmp_path / "no")]) == 2      # which means the paper's
+    assert "--pool is not a setting of the recipe 'paper'" in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
 
 

@@ -38,7 +38,8 @@ class Config(DataOptions, LevelOptions, ClusterOptions, RankOptions):
     denoiser: str = "pspc_flex"                     # where to start, e.g. pspc_square, lukoianov:tau=0.05
     network: str | None = None                      # target: a shipped name or a file; none: the one for the data
     learn: tuple[Literal["q", "r"], ...] = ("q", "r")   # what to learn
-    recipe: Literal["templates", "paper"] = "templates"  # few shared numbers, for a CPU; or AdamW on every entry
+    recipe: Literal["templates", "paper"] | None = None  # shared numbers, or AdamW on every entry; none: templates on a
+                                                    # CPU, if nothing of the paper's recipe is given
     pool: int | None = None                         # of templates: noisy images to learn from; none: 192
     steps: int | None = None                        # of the paper's recipe; none: 2000
     batch: int | None = None                        # of the paper's recipe; none: 256
@@ -51,10 +52,6 @@ class Config(DataOptions, LevelOptions, ClusterOptions, RankOptions):
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "finetune")
-    foreign = PAPERS if config.recipe == "templates" else ("pool",)
-    if given := [name for name in foreign if getattr(config, name) is not None]:
-        other = "paper" if config.recipe == "templates" else "templates"
-        raise InputError(f"--{given[0]} is not for the recipe {config.recipe!r}; leave it out, or use --recipe {other}")
     if config.threads is not None:
         import torch
 
@@ -80,12 +77,15 @@ def main(args: list[str]) -> None:
 def _job(config: Config, folder: Path, ranks: Crew) -> Finetuning:
     """What every process needs to learn a level."""
     from fpmc.core.fpmc import FPMC
-    from fpmc.learn.finetune import TEMPLATES, Tuning
+    from fpmc.learn.finetune import TEMPLATES, Tuning, recipe_for
     from fpmc.networks import load_network
     from fpmc.study.levels import Finetuning
 
-    tuning = asdict(TEMPLATES if config.recipe == "templates" else Tuning())
-    tuning |= {name: value for name in (*PAPERS, "pool") if (value := getattr(config, name)) is not None}
+    given = {name: value for name in (*PAPERS, "pool") if (value := getattr(config, name)) is not None}
+    recipe = config.recipe or recipe_for(config.device, given)
+    if wrong := [name for name in given if (name == "pool") == (recipe == "paper")]:
+        raise InputError(f"--{wrong[0]} is not a setting of the recipe {recipe!r}; leave it out, or choose --recipe")
+    tuning = asdict(TEMPLATES if recipe == "templates" else Tuning()) | given
     method, policy = parse_method(config.denoiser), config.policy()
     network = load_network(policy.network(config.network), device=config.device)
     denoiser = method.build(policy.images, data=config.data)

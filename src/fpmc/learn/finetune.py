@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from fpmc.core.group import Group
 from fpmc.core.precision import Precisions
 from fpmc.core.response import of as response_of
 from fpmc.core.sources import Source
+from fpmc.engine import settings
 from fpmc.engine.gradients import Fixed, loss_and_gradients
 from fpmc.errors import InputError
 from fpmc.files import verify
@@ -74,7 +75,13 @@ class Tuning:
                 raise InputError(f"{name} {getattr(self, name)} must be finite and not negative")
 
 
+SHARED = {"pool", "validation", "seed"}                 # settings that templates have too
 TEMPLATES = Tuning(recipe="templates", steps=4, validation=96)     # steps are stages: R, shared Q, own Q, R
+
+
+def recipe_for(device: str | torch.device, given: Iterable[str]) -> Literal["paper", "templates"]:
+    """Templates on a CPU, unless settings are given that only the paper's recipe has."""
+    return "templates" if torch.device(device).type == "cpu" and set(given) <= SHARED else "paper"
 
 
 @dataclass(frozen=True)
@@ -275,6 +282,8 @@ def _by_templates(
     level: Level, network: Denoiser, images: ImageSet, held_out: ImageSet, checkpoint: Path | None
 ) -> Iterator[TuningStep]:
     """The stages of `templates`; a level is done or not begun."""
+    if level.log_q.device.type != "cpu" or not settings.has_numba():
+        raise InputError("recipe 'templates' needs a CPU and numba; use recipe 'paper', which runs anywhere")
     from fpmc.learn import templates  # numba takes a second to import
 
     if checkpoint is not None and checkpoint.exists():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -53,6 +53,10 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self.z)
+
+    def first(self, count: int) -> Pool:
+        """The first of them."""
+        return replace(self, z=self.z[:count], target=self.target[:count], ids=self.ids[:count])
 
 
 class Estimators(NamedTuple):

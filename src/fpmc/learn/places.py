@@ -48,8 +48,11 @@ class Places:
                 "use recipe='paper'"
             )
         q, r = group.q.dense(torch.float32), group.response()
-        if not bool(((q == 0) | (q == 1)).all()):
-            raise InputError(f"templates start from binary q, this one goes up to {q.max():g}; use recipe='paper'")
+        for name, values in (("q", q), ("r", r)):
+            if not bool(((values == 0) | (values == 1)).all()):
+                raise InputError(
+                    f"templates start from binary {name}, this one goes up to {values.max():g}; use recipe='paper'"
+                )
         if len(q) == 1 and bool((q == 1).all()):        # the same denoiser, written with an estimator for each pixel
             q = q.expand(height * width, -1, -1, -1)
             r = torch.eye(height * width).view(-1, 1, height, width)
@@ -86,12 +89,14 @@ class Places:
         below, right = self.offsets
         return np.maximum(np.abs(below), np.abs(right))
 
-    def displacements(self, channels: int, farthest: int = NEAR) -> Classes:
+    def displacements(self, channels: int, farthest: int = NEAR, mirrored: bool = False) -> Classes:
         """A class for each displacement up to `NEAR`, and for each ring from there on that begins by `farthest`.
+
+        mirrored: displacements up and down, left and right, are the same.
 
         Where estimators and entries both have a channel, entries of other channels are in no class.
         """
-        below, right = self.offsets
+        below, right = (np.abs(offset) for offset in self.offsets) if mirrored else self.offsets
         side = 2 * NEAR + 1
         near = (below + NEAR) * side + right + NEAR
         ring = np.searchsorted(RINGS, self.distance)

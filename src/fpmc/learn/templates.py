@@ -28,6 +28,7 @@ STEPS = 5                                               # of shared θ
 TRIALS = 3                                              # of each, with more and more damping
 DAMPING = 1e-2                                          # to begin with, relative to the diagonal
 ENOUGH = 0.003                                          # relative gain below which steps end
+ROUGHLY = 1 / 3                                         # of the noisy images R is fitted to before Q
 PAIRS = 4000                                            # (ℓ, j) of a noisy image that own θ are learned from
 OWN = (0.3, 1.0, 3.0, 10.0)                             # how strongly they are drawn to the shared θ
 
@@ -46,10 +47,11 @@ class Draft:
     q: np.ndarray = field(init=False)                   # (L, n)
     r: np.ndarray = field(init=False)
     theta: np.ndarray = field(init=False)               # (K,), then (L, K)
+    weights: np.ndarray = field(init=False)             # of the classes of r, (F,) or (F, d)
     error: float = field(init=False)                    # on `check`
 
     def __post_init__(self) -> None:
-        self.theta = self.q_classes.start()
+        self.theta, self.weights = self.q_classes.start(), self.r_classes.start()
         self.q, self.r = (part.reshape(len(part), -1).astype(np.float64) for part in (self.places.q, self.places.r))
         self.error = self.full_error()
 
@@ -60,7 +62,7 @@ class Draft:
     ) -> Draft:
         """The level as it is, with its pools and classes."""
         dimension = int(np.prod(places.shape))
-        q_classes = places.binary() + places.displacements(places.q.shape[1], places.reach)
+        q_classes = places.binary() + places.displacements(places.q.shape[1], places.reach, mirrored=True)
         if dimension <= GRADED:
             q_classes += places.graded(fit_gaussian(places.source), sigma)
         r_classes = places.rings() + places.displacements(places.r.shape[1])
@@ -103,16 +105,21 @@ class Draft:
 
     # R in closed form
 
-    def mix(self) -> None:
-        """The best r for q as it is, for all pixels alike or for each pixel, whatever held-out images like best."""
-        fit, check = (Answers.of(self.tiled, pool, self.q, self.r_classes) for pool in (self.fit, self.check))
+    def mix(self, part: float = 1.0) -> None:
+        """The best r for q as it is, for all pixels alike or for each pixel, whatever held-out images like best.
+
+        part: of the noisy images that are asked.
+        """
+        pools = (pool.first(max(1, round(part * len(pool)))) for pool in (self.fit, self.check))
+        fit, check = (Answers.of(self.tiled, pool, self.q, self.r_classes) for pool in pools)
         shared = common(fit, self.r_classes.start())
         pixels = self.dimension * self.places.r.shape[1] // self.places.shape[0]
-        tried = [shared, *(by_pixel(fit, shared, ridge, pixels) for ridge in RIDGES)]
+        tried = [self.weights, shared, *(by_pixel(fit, shared, ridge, pixels) for ridge in RIDGES)]
         errors = [float(check.errors(weights).mean()) for weights in tried]
         best = int(np.argmin(errors))
-        if errors[best] < self.error:
-            self.error, self.r = errors[best], response(self.r_classes, tried[best])
+        if best > 0:
+            self.weights, self.r = tried[best], response(self.r_classes, tried[best])
+        self.error = errors[best] if part == 1 else self.full_error()
 
     # Q by Gauss–Newton
 
@@ -148,7 +155,7 @@ class Draft:
             self.error, self.theta, self.q = error, theta, q
 
     def own(self) -> None:
-        """A θ for each estimator, drawn to the shared one as strongly as blocks of held-out images like best."""
+        """A θ for each estimator, drawn to what it was as strongly as blocks of held-out images like best."""
         estimators, count, size = self.estimators(), len(self.places), len(self.q_classes)
         problem = self.problem(self.fit, self.lattice(len(estimators.places)))
         matrices, vectors = np.zeros((count, size, size)), np.zeros((count, size))
@@ -157,9 +164,10 @@ class Draft:
             vectors[part.rows] += part.vectors
         scale = np.einsum("lkk->lk", matrices).mean(0)
         scale += 1e-6 * scale.mean()
+        theta = np.broadcast_to(self.theta, (count, size))
         check, tried = self.problem(self.check, self.blocks(len(self.check))), []
         for ridge in OWN:
-            mine = np.stack([step(matrices[ell], vectors[ell], self.theta, ridge * scale) for ell in range(count)])
+            mine = np.stack([step(matrices[ell], vectors[ell], theta[ell], ridge * scale) for ell in range(count)])
             q = self.q_classes.values(mine)
             tried.append((check.errors(self.estimators(q)).mean(), mine, q))
         self._take(*min(tried, key=lambda each: each[0])[1:])
@@ -189,7 +197,7 @@ def response(classes: Classes, weights: np.ndarray) -> np.ndarray:
 def stages(draft: Draft, learn: Sequence[str]) -> Iterator[float]:
     """Q and R in turn, R last; after each stage the error on held-out images."""
     if "r" in learn:
-        draft.mix()
+        draft.mix(ROUGHLY if "q" in learn else 1.0)     # to be done again
         yield draft.error
     if "q" in learn:
         draft.share()

@@ -17,15 +17,13 @@ from fpmc.files import verify, write_checked
 from fpmc.gate import check_denoiser, check_device
 from fpmc.images import ImageSet, check_images
 from fpmc.learn.calibrate import Criterion, Score, forward_points, score_level, trajectory_points
-from fpmc.learn.finetune import TEMPLATES, Level, Tuning, TuningStep, read_state, train_level
+from fpmc.learn.finetune import TEMPLATES, Level, Tuning, TuningStep, read_state, recipe_for, train_level
 from fpmc.learn.fit import Fit, Per, Target, fit_level, weigh
 from fpmc.process import Denoiser
 from fpmc.readers.text import read_json
 from fpmc.readers.torches import read_torch, write_torch
 from fpmc.study.cluster import Unit
 from fpmc.study.policy import Policy
-
-SHARED = {"pool", "validation", "seed"}                 # settings that the recipe of templates has too
 
 
 def level_file(folder: Path, sigma: float, kind: str) -> Path:
@@ -147,8 +145,7 @@ def finetune(
     `images`, which then are not trained on. device: where the network is and the work is done. Other keywords are
     those of `Tuning`.
     """
-    if recipe is None:
-        recipe = "templates" if torch.device(device).type == "cpu" and tuning.keys() <= SHARED else "paper"
+    recipe = recipe or recipe_for(device, tuning)
     settings = {**(vars(TEMPLATES) if recipe == "templates" else {}), **tuning, "learn": tuple(learn), "recipe": recipe}
     job = Finetuning.of(denoiser, network, Policy(check_images(images)), held_out, device=device, **settings)
     learned = {}

@@ -11,6 +11,7 @@ most N·cut. Tiles and rows of entries are those of `tiles`.
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import NamedTuple
 
@@ -18,13 +19,14 @@ import numpy as np
 import torch
 from numba import njit
 
-from fpmc.core.sources import Source
-from fpmc.engine.simd.gradients import Entries, _lay_out  # pyright: ignore[reportPrivateUsage]
+from fpmc.core.sources import Source, scale
+from fpmc.engine.simd.gradients import Entries
 from fpmc.engine.simd.lanes import BOTTOM, NOTHING
-from fpmc.engine.simd.tiles import VECTORS, WIDTH, dots, logits, posterior, squares
+from fpmc.engine.simd.tiles import VECTORS, WIDTH, logits, posterior, squares
 from fpmc.engine.simd.vector import KERNEL, add_totals, exp, larger, load, splat, store, total
 
 LEFT_OUT = 1e-3                                         # of a posterior, at most: images that count for nothing
+CHUNK = 4096                                            # images that are laid out at a time
 ROWS = 1024                                             # estimators at a time: their posteriors take 4 N bytes each
 
 
@@ -41,6 +43,25 @@ def weigh(kept, top, cut, mass):
 
 
 @njit(**KERNEL)
+def four(p, x, k):
+    """Σ p·x_k over the vectors of a tile, lane by lane."""
+    a, b, c, d = p
+    row = VECTORS * k
+    return (a * load(x, row) + b * load(x, row + 1)) + (c * load(x, row + 2) + d * load(x, row + 3))
+
+
+@njit(**KERNEL)
+def add_means(p, x, places, first, last, means):
+    """means += Σ p x_j over the images of a tile, for the pairs first … last: four at a time, then the rest."""
+    fours = first + (last - first) // 4 * 4
+    for e in range(first, fours, 4):
+        a, b = four(p, x, places[e]), four(p, x, places[e + 1])
+        add_totals(means, e, a, b, four(p, x, places[e + 2]), four(p, x, places[e + 3]))
+    for e in range(fours, last):
+        means[e] += total(four(p, x, places[e]))
+
+
+@njit(**KERNEL)
 def gather(s, ends, places, ell, sums):
     """sums (K·WIDTH): G_k of the images of a tile, from the entries of each feature of estimator ℓ."""
     features = len(sums) // WIDTH
@@ -54,14 +75,6 @@ def gather(s, ends, places, ell, sums):
         store(sums, VECTORS * k + 1, b)
         store(sums, VECTORS * k + 2, c)
         store(sums, VECTORS * k + 3, d)
-
-
-@njit(**KERNEL)
-def four(p, sums, k):
-    """Σ p·G_k over the vectors of a tile, lane by lane."""
-    a, b, c, d = p
-    row = VECTORS * k
-    return (a * load(sums, row) + b * load(sums, row + 1)) + (c * load(sums, row + 2) + d * load(sums, row + 3))
 
 
 @njit(**KERNEL)
@@ -96,7 +109,7 @@ def moments(
         for ell in range(estimators):
             p, most = posterior(kept[t], ell, share[ell])
             if most > 0:
-                dots(p, tiles[t], pair_places, pair_ends[ell], pair_ends[ell + 1], 0, means)
+                add_means(p, tiles[t], pair_places, pair_ends[ell], pair_ends[ell + 1], means)
     if features > 0:
         for t in range(len(tiles)):
             squares(z, tiles[t], s)
@@ -105,7 +118,7 @@ def moments(
                 if most > 0:
                     gather(s, feature_ends, feature_places, ell, sums)
                     for e in range(pair_ends[ell], pair_ends[ell + 1]):
-                        add_covariances(p, tiles[t], pair_places[e], np.float32(means[e]), sums, covariances[e])
+                        add_covariances(p, tiles[t], pair_places[e], means[e], sums, covariances[e])
 
 
 class Rows(NamedTuple):
@@ -122,9 +135,19 @@ class Tiled:
     """A source in tiles, of which many noisy images are asked."""
 
     def __init__(self, source: Source) -> None:
-        self.tiles, self.log_weights = _lay_out(source)
         weighty = slice(None) if source.log_weights is None else source.log_weights > -torch.inf
         self.ids = source.ids[weighty].numpy()
+        dimension, count = math.prod(source.shape), -(-len(self.ids) // WIDTH)
+        self.tiles = np.zeros((count, dimension * WIDTH), np.float32)
+        self.log_weights = np.full(count * WIDTH, np.float32(NOTHING))
+        tiles, place = torch.from_numpy(self.tiles).view(count, dimension, WIDTH), 0
+        for pixels, log_weights, _ in source.chunks(CHUNK):                     # never twice in memory
+            on = slice(None) if log_weights is None else log_weights > -torch.inf
+            x = scale(pixels[on], torch.float32).flatten(1)
+            here = torch.arange(place, place + len(x))
+            tiles[here // WIDTH, :, here % WIDTH] = x
+            self.log_weights[place : place + len(x)] = 0.0 if log_weights is None else log_weights[on].numpy()
+            place += len(x)
         self._memory = threading.local()
 
     @property
@@ -149,7 +172,8 @@ class Tiled:
         q: entries of the estimators' rows, of `span` places each; pairs: for each row the output dimensions wanted;
         features: for each row and feature, count to a row, the entries that it has.
         """
-        means, found = np.zeros(len(pairs.places)), np.zeros((len(pairs.places), count), np.float32)
+        means = np.zeros(len(pairs.places), np.float32)
+        found = np.zeros((len(pairs.places), count), np.float32)
         ends, places = (NONE, NONE) if features is None else features
         for first in range(0, len(q.ends) - 1, ROWS):
             here = slice(first, min(first + ROWS, len(q.ends) - 1) + 1)
