@@ -47,6 +47,7 @@ process_isolation = "forkserver"
 use_git_change_detection = false
 track_dependencies = false
 timeout_multiplier = 5.0
+timeout_constant = 30.0
 """
 
 

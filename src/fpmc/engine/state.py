@@ -61,4 +61,4 @@ class State:
 
 
 def _fade(top: Tensor, new: Tensor) -> Tensor:
-    return torch.where(top == new, 1.0, torch.exp(top - new)).to(top.dtype)    # −inf − (−inf) is no number
+    return torch.where(top == new, 1.0, torch.exp(top - new))                  # −inf − (−inf) is no number
