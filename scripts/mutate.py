@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SURVIVED, UNREACHED, TIMEOUTS = 0, 33, (24, -24, 36, 152, 255)         # exit codes of mutmut's workers
+SURVIVED, UNREACHED, KILLED, TIMEOUTS = 0, 33, (1, 3), (24, -24, 36, 152)      # exit codes of mutmut's workers
 CORE = ["tests/core/test_precision.py", "tests/core/test_response.py", "tests/core/test_sources.py"]
 REDUCED = ["tests/engine/test_state.py", "tests/engine/test_reduced.py"]
 MODULES = {                                             # and the quick tests beside them
@@ -46,6 +46,7 @@ process_isolation = "forkserver"
 use_git_change_detection = false
 track_dependencies = false
 timeout_multiplier = 5.0
+timeout_constant = 30.0
 """
 
 
@@ -62,8 +63,11 @@ def verdicts(folder: Path, module: str) -> dict[str, int | None]:
     return json.loads((folder / f"mutants/src/fpmc/{module}.meta").read_text())["exit_code_by_key"]
 
 
-def campaign(folder: Path, module: str, each: int, seed: int) -> dict:
-    """The mutants drawn from one module: how many there are, were killed and survived, and the survivors' changes."""
+def campaign(folder: Path, module: str, each: int, seed: int, again: dict | None) -> dict:
+    """The mutants drawn from one module: how many there are, were killed and survived, and the survivors' changes.
+
+    again: what an earlier campaign found, of which only the survivors are tried.
+    """
     tests = [test for test in MODULES[module] if (ROOT / test).exists()]
     text = (ROOT / "pyproject.toml").read_text() + CONFIG.format(module=module, tests=json.dumps(tests))
     (folder / "pyproject.toml").write_text(text)
@@ -73,15 +77,16 @@ def campaign(folder: Path, module: str, each: int, seed: int) -> dict:
     if not (folder / f"mutants/src/fpmc/{module}.meta").exists():
         raise SystemExit(f"mutmut made no mutants of {module}:\n{said[-2000:]}")
     names = sorted(verdicts(folder, module))
-    drawn = sorted(random.Random(seed).sample(names, min(each, len(names))))
+    drawn = sorted(again["survivors"] if again else random.Random(seed).sample(names, min(each, len(names))))
     said = mutmut(folder, "run", "--max-children", "1", *drawn)
     found = {name: verdicts(folder, module)[name] for name in drawn}
-    if None in found.values():
-        raise SystemExit(f"mutmut did not run all mutants of {module}:\n{said[-2000:]}")
+    if odd := {code for code in found.values() if code not in (SURVIVED, UNREACHED, *KILLED, *TIMEOUTS)}:
+        raise SystemExit(f"mutants of {module} ended with {odd}, which is neither killed nor survived:\n{said[-2000:]}")
+    count = again["drawn"] if again else len(drawn)
     alive = [name for name in drawn if found[name] in (SURVIVED, UNREACHED)]
     return {
-        "module": module, "tests": tests, "mutants": len(names), "drawn": len(drawn), "killed": len(drawn) - len(alive),
-        "timeouts": sum(code in TIMEOUTS for code in found.values()),
+        "module": module, "tests": tests, "mutants": len(names), "drawn": count, "killed": count - len(alive),
+        "timeouts": (again or {"timeouts": 0})["timeouts"] + sum(code in TIMEOUTS for code in found.values()),
         "processor_seconds": round(time.process_time() + _children() - began),
         "survivors": {name: _change(mutmut(folder, "show", name)) for name in alive},
     }
@@ -100,8 +105,10 @@ def main() -> None:
     parser.add_argument("--modules", nargs="+", choices=MODULES, default=list(MODULES))
     parser.add_argument("--each", type=int, default=60, help="mutants per module")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--again", type=Path, help="only survivors of this earlier campaign, after tests were added")
     parser.add_argument("--out", type=Path, default=Path("mutants.json"))
     args = parser.parse_args()
+    before = {one["module"]: one for one in json.loads(args.again.read_text())} if args.again else {}
     results = []
     with tempfile.TemporaryDirectory() as place:
         for name in ("src", "tests", "README.md"):
@@ -110,7 +117,11 @@ def main() -> None:
         shared = Path(place) / "tests/conftest.py"      # pools of threads do not survive a fork
         shared.write_text(shared.read_text().replace("torch.set_num_threads(2)", "torch.set_num_threads(1)"))
         for module in args.modules:
-            results.append(campaign(Path(place), module, args.each, args.seed))
+            again = before.get(module)
+            if again is not None and not again["survivors"]:
+                results.append(again)
+                continue
+            results.append(campaign(Path(place), module, args.each, args.seed, again))
             one = results[-1]
             score = f"{one['killed']} of {one['drawn']} killed, drawn from {one['mutants']}"
             print(f"{module}: {score}; {one['processor_seconds']} s of processor time", flush=True)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
-from fpmc.metrics import Comparison, compare, load_samples, nearest, paired
+from fpmc.metrics import Comparison, compare, load_samples, median_error, nearest, paired, standard_error
 from fpmc.sampling import sample
 
 
@@ -237,3 +237,43 @@ def test_samples_and_image_sets_are_compared_as_they_are():
 def test_what_is_no_images_is_named(wrong, named):
     with pytest.raises(InputError, match=named):
         compare(wrong, pairs()[1])
+
+
+def test_two_images_have_a_standard_error_and_one_has_none():
+    assert standard_error(torch.tensor([1.0, 3.0])) == pytest.approx(1.0)
+    assert math.isnan(standard_error(torch.tensor([1.0])))
+
+
+def test_the_error_of_a_median_is_the_same_at_every_call():
+    values = torch.randn(20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert median_error(values) == median_error(values)
+
+
+def test_the_distance_of_a_copy_is_0_to_the_last_digit():
+    images = ImageSet(torch.randint(0, 256, (5, 1, 4, 4), dtype=torch.uint8))
+    found = nearest(images.scaled(dtype=torch.float64).flip(0), images)
+    assert found.distance.tolist() == [0.0] * 5
+    assert found.index.tolist() == [4, 3, 2, 1, 0]
+
+
+def test_errors_say_which_of_the_two():
+    x = torch.rand(2, 1, 4, 4)
+    with pytest.raises(InputError, match=r"^images must be floats around .* got torch.int64"):
+        compare(x.long(), x)
+    with pytest.raises(InputError, match=r"^reference must be floats"):
+        compare(x, x.long())
+
+
+def test_one_picture_and_pictures_with_names_have_no_seeds(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 6, 8), dtype=np.uint8)
+    for name, image in zip("ab", pixels):
+        Image.fromarray(image).save(tmp_path / f"{name}.png")
+    images, seeds = load_samples(tmp_path)
+    assert seeds is None
+    expected = torch.from_numpy(pixels)[:, None].float().sub(127.5).div(127.5)
+    torch.testing.assert_close(images, expected)
+    images, seeds = load_samples(tmp_path / "b.png")
+    assert seeds is None
+    torch.testing.assert_close(images, expected[1:])
+    with pytest.raises(InputError, match=r"'.*nowhere'"):
+        load_samples(tmp_path / "nowhere")

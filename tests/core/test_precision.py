@@ -182,7 +182,7 @@ STRUCTURES: list[Precision] = [
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("q", STRUCTURES, ids=repr)
+@pytest.mark.parametrize("q", STRUCTURES)
 def test_distances_and_spreads_are_those_of_the_vectors(q: Precision, dtype: torch.dtype) -> None:
     """Σ q (z − x)² and Σ_ℓ q_ℓ p_ℓ, written out (Eq. "emp_pmean")."""
     random = torch.Generator().manual_seed(1)

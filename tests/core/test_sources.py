@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fpmc.core.gaussian import Gaussian
+from fpmc.core.precision import Full, Precision, Squares
+from fpmc.core.response import Partition, Response, SameAsQ, pixel
 from fpmc.core.sources import Source, Translations, as_source, scale
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
@@ -241,3 +243,48 @@ def test_a_gaussian_is_its_eigendecomposition() -> None:
     gaussian = Gaussian(torch.zeros(1, 2, 3, dtype=torch.float64), values, vectors)
     assert gaussian.shape == (1, 2, 3)
     torch.testing.assert_close(gaussian.covariance(), root @ root.T)
+
+
+def test_images_are_read_by_their_place_in_the_union() -> None:
+    parts = [ImageSet(torch.full((n, 1, 2, 3), n, dtype=torch.uint8) + torch.arange(n).byte()[:, None, None, None])
+             for n in (2, 5, 1)]
+    source = Source(parts)
+    whole = torch.cat([part.pixels for part in parts])
+    for index in ([0], [7, 0, 3, 3, 6, 1], [2, 6]):
+        assert torch.equal(source.read(torch.tensor(index)), whole[index])
+
+
+def test_without_weights_all_are_equal_in_float64() -> None:
+    source = Source(ImageSet(torch.zeros(7, 1, 2, 2, dtype=torch.uint8)))
+    weights = source.without([3]).log_weights
+    assert weights is not None
+    assert weights.dtype == torch.float64
+    assert weights[3] == -torch.inf
+    torch.testing.assert_close(weights[weights > -torch.inf].exp(), torch.full((6,), 1 / 6, dtype=torch.float64))
+
+
+def test_translations_of_changed_images() -> None:
+    base = Source(ImageSet(torch.zeros(7, 1, 4, 4, dtype=torch.uint8)))
+    left = base.without([3])
+    changed = Translations(base, 3).changed(lambda source: left)
+    assert changed.base is left
+    assert changed.size == 3
+
+
+@pytest.mark.parametrize(
+    ("q", "r"),
+    [
+        (Full(4, 4), SameAsQ(Full(4, 4))),
+        (Squares(3, 4, 4, inside=True), SameAsQ(Squares(3, 4, 4, inside=True))),
+        (Squares(5, 4, 4), pixel(4, 4)),
+        (Squares(3, 4, 4, around=0.1), pixel(4, 4)),
+        (Squares(3, 4, 4), SameAsQ(Squares(3, 4, 4))),
+        (Squares(3, 4, 4), Partition(torch.arange(16).flip(0).view(1, 4, 4), 16)),
+    ],
+    ids=str,
+)
+def test_translations_go_with_centred_squares_of_their_size(q: Precision, r: Response) -> None:
+    translations = Translations(Source(ImageSet(torch.zeros(7, 1, 4, 4, dtype=torch.uint8))), 3)
+    translations.check(Squares(3, 4, 4), pixel(4, 4))
+    with pytest.raises(InputError, match="translations go with centred squares"):
+        translations.check(q, r)

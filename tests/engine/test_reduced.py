@@ -30,8 +30,9 @@ SQUARES = Squares(3, 4, 5, inside=True)
 def collection(weighted: bool, gaussian: bool = False) -> Collection:
     source = Source(IMAGES, WEIGHTS if weighted else None)
     groups = [Group(SOFT, ANY, source), Group(SQUARES, SameAsQ(SQUARES), source).scaled(0.4)]
-    whole = Full(4, 5)
-    return Collection.of(*groups, *([Group(whole, SameAsQ(whole), fit_gaussian(source))] if gaussian else []))
+    if gaussian:
+        groups.append(Group(Full(4, 5), SameAsQ(Full(4, 5)), fit_gaussian(source)).scaled(0.3))
+    return Collection.of(*groups)
 
 
 def posteriors(q: Tensor, weighted: bool) -> Tensor:

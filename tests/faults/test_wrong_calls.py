@@ -145,6 +145,8 @@ PARTS: Wrong = [
     (lambda: Collection(torch.ones(2, 1, 8, 8), torch.ones(3, 1, 8, 8), IMAGES), "2 estimators, r has 3"),
     (lambda: Collection(torch.ones(1, 8, 8), torch.ones(1, 1, 8, 8), IMAGES), r"\(1, 8, 8\)"),
     (lambda: Collection(-torch.ones(1, 1, 8, 8), torch.ones(1, 1, 8, 8), IMAGES), "from -1"),
+    (lambda: Collection(torch.ones(1, 1, 8, 8), -torch.ones(1, 1, 8, 8), IMAGES), "^r must be .*from -1"),
+    (lambda: Collection(torch.ones(1, 1, 8, 8), torch.ones(8, 8), IMAGES), r"^r must be .*\(8, 8\)"),
     (lambda: Collection(torch.ones(1, 1, 8, 8), torch.zeros(1, 1, 8, 8), IMAGES), "Σ r is 0"),
     (lambda: Collection(torch.ones(1, 1, 9, 9), torch.ones(1, 1, 9, 9), IMAGES), "1×9×9.*1×8×8"),
     (lambda: Collection(torch.ones(1, 1, 8, 8) * torch.nan, torch.ones(1, 1, 8, 8), IMAGES), "nan"),

@@ -45,7 +45,7 @@ def main(args: list[str]) -> None:
     images = config.images() if method.loaded is None else None
     source = config.source(images)
     denoiser: Any = method.build(source, data=config.data, device=config.device)
-    settings = config.settings(denoiser.shape) | {"classes": _classes(config.classes, denoiser)}
+    settings: dict[str, Any] = config.settings(denoiser.shape) | {"classes": _classes(config.classes, denoiser)}
     label = method.title(denoiser)
     if config.dry_run:
         from fpmc.cli import plan
@@ -65,7 +65,7 @@ def main(args: list[str]) -> None:
     if method.preset == "multiscale":
         run.say(UNFITTED)
     with progress_bar(label, run) as progress:
-        settings |= {"device": config.device, "batch": config.batch}
+        settings |= dict[str, Any](device=config.device, batch=config.batch)
         out = sample_into(run, denoiser, seeds=seeds, progress=progress, **settings)
 
     made_of = "" if images is None else ", " + " + ".join([f"{len(images)} images of {images.name}", *config.augment])

@@ -67,4 +67,4 @@ class State:
 
 def fade(top: Tensor, new: Tensor) -> Tensor:
     """exp(top − new): what sums relative to `top` are multiplied with to be relative to `new`."""
-    return torch.where(top == new, 1.0, torch.exp(top - new)).to(top.dtype)    # −inf − (−inf) is no number
+    return torch.where(top == new, 1.0, torch.exp(top - new))                  # −inf − (−inf) is no number
