@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -47,6 +48,7 @@ def _command(folder: Path, environment: dict[str, str], args: tuple[str, ...]) -
 
     os.environ.update(environment)
     os.chdir(folder)
+    tempfile.tempdir = str(folder.parent)               # processes that are killed leave something behind
     torch.set_num_threads(1)
     with Path("out.txt").open("w") as sys.stdout, Path("err.txt").open("w") as sys.stderr:
         sys.exit(main(list(args)))
