@@ -18,7 +18,7 @@ from fpmc.core.sources import Source, Translations
 from fpmc.engine import Call, Plan, Settings, make_plan
 from fpmc.engine.kernels.offer import Offer
 from fpmc.engine.kernels.streaming import Expanded
-from fpmc.engine.plan import EXACT
+from fpmc.engine.plan import EXACT, rewrite
 from fpmc.engine.reduce import Mean
 
 CHANNELS, HEIGHT, WIDTH = 3, 8, 8
@@ -252,3 +252,20 @@ def test_squares_of_several_sizes_are_evaluated_together() -> None:
     assert plan.steps[0].estimators == len(sizes[0]) + len(sizes[1])
     assert "groups 0, 2: boxes, mixed, numba: 58 estimators of 2 sizes" in str(plan)
     assert all(len(step.groups) == 1 for step in make_plan(groups, Call(0.3), TORCH).steps)
+
+
+def test_entries_are_left_out_only_where_rounding_is_larger_anyway() -> None:
+    """At most `nats` on a logit: entries up to nats · 2σ² / reach², and none in float64 or under gradients."""
+    sigma, settings = 3.0, Settings()
+    budget = 2.0 ** math.floor(math.log2(settings.nats * 2 * sigma**2 / Call(sigma).reach ** 2))
+    values = torch.ones(2, 1, 4, 4)
+    values[:, 0, 0, 0], values[:, 0, 1, 1] = 0.9 * budget, 1.2 * budget
+    images = ImageSet(torch.randint(0, 256, (5, 1, 4, 4), dtype=torch.uint8))
+    values[1, 0, 3, 3] = 0.5                            # or they would be merged
+    group = Collection(values, torch.rand(2, 1, 4, 4) + 0.1, images).groups[0]
+    left = rewrite(group, Call(sigma), settings).q.dense()
+    assert left[:, 0, 0, 0].tolist() == [0, 0]
+    assert torch.equal(left[:, 0, 1, 1], values[:, 0, 1, 1])
+    for call in (Call(sigma, dtype=torch.float64), Call(sigma, gradients=True)):
+        assert torch.equal(rewrite(group, call, settings).q.dense(), values)
+    assert torch.equal(rewrite(group, Call(sigma), Settings(exact=True)).q.dense(), values)
