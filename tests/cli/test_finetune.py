@@ -234,6 +234,8 @@ def test_templates_are_the_default_and_resume_level_by_level(data, tmp_path: Pat
     one, other = (FPMC.from_pretrained(out / "model", images=images) for out in (whole, parts))
     for level in edm_grid().tolist()[8:12]:
         assert torch.equal(one(z, level), other(z, level))
+    onward = ["finetune", "--data", folder, "--network", network, "--denoiser", str(whole / "model"), "--steps", "1"]
+    assert main([*onward, "--batch", "4", "--levels", "10", "--outdir", str(tmp_path / "polished")]) == 0
     capsys.readouterr()
     assert main([*common, "--recipe", "templates", "--steps", "3", "--outdir", str(tmp_path / "no")]) == 2
     assert "--steps is not a setting of the recipe 'templates'" in capsys.readouterr().err
