@@ -93,7 +93,7 @@ def attribute(
     for each in spoken:
         gallery.add(whole, each.members[0], each.sums)
     effective = 1 / team.sums([whole.square().sum(1)])[0]
-    weights, index = largest(whole.masked_fill(~gallery.ours(team), -1), min(top, len(gallery)), team)
+    weights, index = largest(whole.masked_fill(~gallery.ours(team).to(z.device), -1), min(top, len(gallery)), team)
     index = index.cpu()                                 # where the images are
     states = {each.places: each.state for each in spoken}
     looked = [
