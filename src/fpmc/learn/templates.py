@@ -28,7 +28,7 @@ STEPS = 5                                               # of shared θ
 TRIALS = 3                                              # of each, with more and more damping
 DAMPING = 1e-2                                          # to begin with, relative to the diagonal
 ENOUGH = 0.003                                          # relative gain below which steps end
-ROUGHLY = 1 / 3                                         # of the noisy images R is fitted to before Q
+ROUGHLY = 1 / 3                                         # of the noisy images, for R before Q and for own θ
 PAIRS = 4000                                            # (ℓ, j) of a noisy image that own θ are learned from
 OWN = (0.3, 1.0, 3.0, 10.0)                             # how strongly they are drawn to the shared θ
 
@@ -159,7 +159,8 @@ class Draft:
         estimators, count, size = self.estimators(), len(self.places), len(self.q_classes)
         problem = self.problem(self.fit, self.lattice(len(estimators.places)))
         matrices, vectors = np.zeros((count, size, size)), np.zeros((count, size))
-        for part in problem.equations(estimators, range(len(self.fit)), each=True):
+        some = range(max(1, round(ROUGHLY * len(self.fit))))                    # all of them cost more than they bring
+        for part in problem.equations(estimators, some, each=True):
             matrices[part.rows] += part.matrices
             vectors[part.rows] += part.vectors
         scale = np.einsum("lkk->lk", matrices).mean(0)
