@@ -39,8 +39,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "--batch", "16", "--validation", "8", "--save_minutes", "0", "--precision", "float32",
     ),
     "finetune": (
-        *DATA, *NETWORK, *LEVELS, "--denoiser", "pspc_square:schedule=3", "--preset", "laptop", "--steps", "6",
-        "--batch", "8",
+        *DATA, *NETWORK, *LEVELS, "--denoiser", "pspc_square:schedule=3", "--recipe", "paper", "--steps", "6",
+        "--batch", "8", "--floor_q", "0", "--floor_r", "0",
     ),
     "fit": (*DATA, *LEVELS, "--count", "64", "--sizes", "3", "5"),
     "calibrate": (*DATA, *NETWORK, *LEVELS, "--method", "ls", "--values", "3", "5", "7", "--count", "32"),
