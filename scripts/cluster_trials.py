@@ -97,7 +97,7 @@ def kills(trial: Trial, count: int = 10) -> None:
     dice, hits = random.Random(0), 0
     process = trial.start("kills", "--jobs", "2")
     while process.poll() is None and hits < count:
-        time.sleep(dice.uniform(1.0, 15.0))
+        time.sleep(dice.uniform(0.5, 4.0))
         try:
             family = psutil.Process(process.pid).children(recursive=True)
             workers = [each for each in family if "spawn_main" in " ".join(each.cmdline())]
