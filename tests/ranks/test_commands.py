@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fpmc.cli import main
+from fpmc.cli.ranks import SET_BY_TORCHRUN
 from ranks.commands import Started
 
 SAMPLE = ("--denoiser", "pspc_square:schedule=3", "--batch", "3", "--steps", "4", "--outdir", "run")
@@ -111,3 +112,10 @@ def test_what_ranks_cannot_do_is_refused(data: str, tmp_path: Path) -> None:
         started = Started(tmp_path / str(number), 2, *args)
         assert started.codes() == [2, 2]
         assert words in started.said(0)
+
+
+def test_templates_are_not_for_ranks(capsys, monkeypatch) -> None:
+    for name in SET_BY_TORCHRUN:
+        monkeypatch.setenv(name, "1")
+    assert main(["finetune", "--recipe", "templates"]) == 2
+    assert "--recipe paper" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fpmc.cli.options import ClusterOptions, DataOptions, LevelOptions, parse, progress_bar
-from fpmc.cli.ranks import Crew, RankOptions
+from fpmc.cli.ranks import Crew, RankOptions, rank
 from fpmc.errors import InputError
 from fpmc.study.methods import Method, parse_method
 
@@ -52,6 +52,8 @@ class Config(DataOptions, LevelOptions, ClusterOptions, RankOptions):
 
 def main(args: list[str]) -> None:
     config = parse(Config, args, "finetune")
+    if config.recipe == "templates" and rank() is not None:
+        raise InputError("templates are learned by one process; under torchrun use --recipe paper, else --cluster")
     if config.threads is not None:
         import torch
 
@@ -82,7 +84,7 @@ def _job(config: Config, folder: Path, ranks: Crew) -> Finetuning:
     from fpmc.study.levels import Finetuning
 
     given = {name: value for name in (*PAPERS, "pool") if (value := getattr(config, name)) is not None}
-    recipe = config.recipe or recipe_for(config.device, given)
+    recipe = config.recipe or ("paper" if rank() is not None else recipe_for(config.device, given))
     if wrong := [name for name in given if (name == "pool") == (recipe == "paper")]:
         raise InputError(f"--{wrong[0]} is not a setting of the recipe {recipe!r}; leave it out, or choose --recipe")
     tuning = asdict(TEMPLATES if recipe == "templates" else Tuning()) | given
