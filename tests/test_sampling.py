@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from time import perf_counter
 
 import diffusers
 import numpy as np
@@ -347,3 +348,9 @@ def test_classes_are_one_for_all_or_one_each():
 def test_classes_that_are_not_there_are_refused(classes, named):
     with pytest.raises(InputError, match=named):
         sample(Classes(), seeds=range(3), classes=classes)
+
+
+def test_seconds_are_those_of_the_call() -> None:
+    began = perf_counter()
+    out = sample(lambda z, _: z, seeds=[0], steps=2, shape=(1, 4, 4))
+    assert 0 < out.seconds <= perf_counter() - began
