@@ -128,6 +128,13 @@ def verify(path: str | os.PathLike[str]) -> bool:
     return bool(sums)
 
 
+def settle(path: str | os.PathLike[str]) -> None:
+    """Forget the sum of the file before, which a kill may have left there; for whoever alone writes this file."""
+    path = Path(path)
+    if len(_sums(path)) > 1:
+        _write_sums(path, [sha256(path)])
+
+
 def read_checked(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a file of `write_checked`, verified."""
     verify(path)

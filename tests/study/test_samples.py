@@ -94,3 +94,16 @@ def test_bad_settings_write_nothing(run, wrong):
     with pytest.raises(InputError):
         sample_into(run, Shrink(), **wrong)
     assert sorted(p.name for p in run.path.iterdir()) == before
+
+
+def test_what_a_kill_leaves_after_the_last_batch_is_swept(run):
+    whole = sample_into(run, Shrink(), seeds=[0, 1], steps=4)
+    place = run.path / "seeds.npy"
+    sums = place.with_name(".seeds.npy.sha256")
+    before = sums.read_bytes()
+    run.write_checked("unfinished.safetensors", b"of the last batch")
+    sums.write_bytes(b"0" * 64 + b"\n" + before)            # the sum of the file before is forgotten last
+    again = sample_into(run, Shrink(), seeds=[0, 1], steps=4)
+    assert torch.equal(again.images, whole.images)
+    assert not list(run.path.glob("*unfinished*"))
+    assert sums.read_bytes() == before

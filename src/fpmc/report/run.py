@@ -19,7 +19,7 @@ import pydantic
 from PIL.Image import Image
 
 from fpmc.errors import InputError
-from fpmc.files import atomic, lock, sweep, verify, write_checked, writing
+from fpmc.files import atomic, lock, settle, sweep, verify, write_checked, writing
 from fpmc.readers.text import read_json, read_lines
 
 
@@ -104,6 +104,7 @@ class RunDirectory:
         if not path.exists():
             return None
         verify(path)
+        settle(path)
         return path
 
     def write_text(self, name: str, text: str) -> None:

@@ -109,6 +109,7 @@ def sample_into(
         for name, array in (("samples.npy", images.numpy()), ("seeds.npy", np.array(known))):
             run.write_checked(f"{folder}/{name}", lambda part, array=array: _save(part, array))
         remove(state)
+    remove(state)                                       # a kill may have left that of the last batch
     wanted = set(seeds)
     batches = [event for event in run.events() if event.get("folder") == folder and wanted & set(event["seeds"])]
     return Samples(
