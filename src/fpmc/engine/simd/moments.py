@@ -22,24 +22,12 @@ from numba import njit
 from fpmc.core.sources import Source, scale
 from fpmc.engine.simd.gradients import Entries
 from fpmc.engine.simd.lanes import BOTTOM, NOTHING
-from fpmc.engine.simd.tiles import VECTORS, WIDTH, logits, posterior, squares
-from fpmc.engine.simd.vector import KERNEL, add_totals, exp, larger, load, splat, store, total
+from fpmc.engine.simd.tiles import VECTORS, WIDTH, logits, posterior, squares, weigh
+from fpmc.engine.simd.vector import KERNEL, add_totals, load, splat, store, total
 
 LEFT_OUT = 1e-3                                         # of a posterior, at most: images that count for nothing
 CHUNK = 4096                                            # images that are laid out at a time
 ROWS = 1024                                             # estimators at a time: their posteriors take 4 N bytes each
-
-
-@njit(**KERNEL)
-def weigh(kept, top, cut, mass):
-    """kept = exp(kept − top) less `cut` where that is positive, and its sum so far in `mass`."""
-    for ell in range(len(top)):
-        together = splat(np.float32(0))
-        for row in range(VECTORS * ell, VECTORS * (ell + 1)):
-            share = larger(exp(load(kept, row) - splat(top[ell])) - splat(cut), splat(np.float32(0)))
-            together = together + share
-            store(kept, row, share)
-        mass[ell] += total(together)
 
 
 @njit(**KERNEL)

@@ -86,12 +86,12 @@ def logits(s, log_weights, tile, scale, ends, places, values, kept, top):
 
 
 @njit(**KERNEL)
-def weigh(kept, top, mass):
-    """kept = exp(kept − top), and its sum so far in `mass`."""
+def weigh(kept, top, cut, mass):
+    """kept = exp(kept − top) less `cut` where that is positive, and its sum so far in `mass`."""
     for ell in range(len(top)):
         together = splat(np.float32(0))
         for row in range(VECTORS * ell, VECTORS * (ell + 1)):
-            share = larger(exp(load(kept, row) - splat(top[ell])) - splat(NEGLIGIBLE), splat(np.float32(0)))
+            share = larger(exp(load(kept, row) - splat(top[ell])) - splat(cut), splat(np.float32(0)))
             together = together + share
             store(kept, row, share)
         mass[ell] += total(together)
@@ -149,7 +149,7 @@ def weigh_all(tiles, log_weights, z, scale, ends, places, values, s, kept, top, 
         squares(z, tiles[t], s)
         logits(s, log_weights, t, scale, ends, places, values, kept[t], top)
     for t in range(len(tiles)):
-        weigh(kept[t], top, mass)
+        weigh(kept[t], top, NEGLIGIBLE, mass)
 
 
 @njit(**KERNEL)
