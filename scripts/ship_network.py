@@ -157,7 +157,8 @@ def curve(
         linear = validate(wiener(images), held_out_of(settings, settings["validation"]))
         known = {"held_out": settings["validation"], "wiener": _plain(linear), "points": []}
     points = [point for point in known["points"] if point["images_seen"] <= before]
-    for row in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+    looks = run / "metrics.jsonl"                       # there after the first look
+    for row in looks.read_text(encoding="utf-8").splitlines() if looks.exists() else ():
         event = json.loads(row)
         at = event.get("seen", before + event["images"])
         if before < at <= seen and event.get("held_out", known["held_out"]) == known["held_out"]:
