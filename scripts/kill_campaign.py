@@ -243,12 +243,16 @@ class Campaign:
         self.compare(place, what)
 
     def compare(self, place: Path, what: str) -> None:
-        found = contents(place, self.name)
-        if differ := [name for name in sorted({*found, *self.wanted}) if found.get(name) != self.wanted.get(name)]:
+        if differ := self.differ(place):
             self.problems.append(f"{what}: {', '.join(differ)} differ")
         if left := [path.name for path in place.rglob("*.part*")]:
             self.problems.append(f"{what}: left behind {', '.join(left)}")
         shutil.rmtree(place, ignore_errors=True)
+
+    def differ(self, place: Path) -> list[str]:
+        """The files that are not those of the quiet run."""
+        found = contents(place, self.name)
+        return [name for name in sorted({*found, *self.wanted}) if found.get(name) != self.wanted.get(name)]
 
     def traceback(self, ended: Ended, what: str) -> None:
         if "Traceback" in ended.said:
@@ -303,8 +307,8 @@ class Campaign:
                 ended = self.start(place).wait(600)
                 if ended is None or ended.code:
                     self.problems.append(f"a disk that was grown: {ended and (ended.code, ended.said[-300:])}")
-                elif contents(place, self.name) != self.wanted:
-                    self.problems.append(f"a disk of {size} bytes: results differ")
+                elif differ := self.differ(place):
+                    self.problems.append(f"a disk of {size} bytes: {', '.join(differ)} differ")
         return {"disks": count, "of_these_full": full}
 
     def two(self) -> dict[str, Any]:

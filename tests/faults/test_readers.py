@@ -22,7 +22,7 @@ from fpmc.networks.training import Recipe, Training
 from fpmc.readers.arrays import read_npy
 from fpmc.readers.tensors import read_safetensors
 from fpmc.readers.text import parse_json, read_json, read_lines
-from fpmc.readers.torches import read_torch
+from fpmc.readers.torches import read_torch, write_torch
 
 TYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -211,3 +211,11 @@ def test_compressed_torch_files_are_bombs(tmp_path):
 def write(path, content):
     path.write_bytes(content)
     return path
+
+
+def test_the_same_value_gives_the_same_bytes_whoever_made_its_names(tmp_path: Path):
+    momenta = {"step": torch.ones(2), "betas": [0.9, 0.999]}
+    write_torch(tmp_path / "a.pt", {"step": 1, "state": {0: momenta}})
+    other = {"".join(["st", "ep"]): torch.ones(2), "betas": [0.9, 0.999]}      # equal, but not the same string
+    write_torch(tmp_path / "b.pt", {"step": 1, "state": {0: other}})
+    assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "b.pt").read_bytes()

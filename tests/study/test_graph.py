@@ -136,6 +136,16 @@ def test_processes_with_the_same_folder_share_the_work(tmp_path: Path):
     assert not list((tmp_path / "cache" / "unfinished").iterdir())
 
 
+def test_what_a_process_left_that_was_stopped_after_its_result_is_swept(tmp_path: Path):
+    task = tasks(1, 2)
+    execute(task, Cache(tmp_path))
+    left = Cache(tmp_path).scratch(task)
+    left.mkdir(parents=True)
+    left.with_suffix(".lock").touch()
+    assert execute(task, Cache(tmp_path))[1] == [True, True, True]
+    assert not list((tmp_path / "unfinished").iterdir())
+
+
 def test_a_step_that_another_process_is_at_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     task, cache = tasks(1, 2), Cache(tmp_path)
     elsewhere = cache.claim(task.inputs[0])

@@ -10,6 +10,7 @@ import io
 import math
 import os
 import struct
+import sys
 import zipfile
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
@@ -58,9 +59,18 @@ def write_torch(path: str | os.PathLike[str], value: Any) -> None:
 
     def save(part: Path) -> None:
         with part.open("wb") as file:                   # of a path torch would keep the name, which is made up
-            torch.save(value, file)
+            torch.save(_one_name_each(value), file)
 
     write_checked(path, save)
+
+
+def _one_name_each(value: Any) -> Any:
+    """The same with one string object for each name: pickle writes equal strings once if they are one, else twice."""
+    if isinstance(value, dict):
+        return {sys.intern(key) if isinstance(key, str) else key: _one_name_each(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_one_name_each(each) for each in value)
+    return value
 
 
 def read_stream(file: IO[bytes], size: int) -> Any:

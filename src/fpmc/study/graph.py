@@ -122,6 +122,7 @@ class Cache:
                 return None
             try:
                 self._verified[task.key] = _read(path, task.key)
+                self._sweep(task)                       # whoever made it may have been stopped before
             except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
                 if task.key not in self._damaged:
                     self._note(f"{path.name} is damaged ({error}) and will be computed again")
@@ -138,7 +139,7 @@ class Cache:
         }
         with atomic(self.file(task)) as part:
             save_file(tensors, part, {HEADER: json.dumps(header)})
-        shutil.rmtree(self.scratch(task), ignore_errors=True)
+        self._sweep(task)
         info = json.loads(json.dumps(made.info))        # as it will be read the next time
         self._verified[task.key] = Result(self.file(task), info, seconds)
         return self._verified[task.key]
@@ -147,16 +148,22 @@ class Cache:
         """Where a task may keep what it needs to resume after an interruption; gone when it is done."""
         return self.path / "unfinished" / task.key[:24]
 
+    def _claimed(self, task: Task) -> Path:
+        return self.scratch(task).with_suffix(".lock")
+
+    def _sweep(self, task: Task) -> None:
+        """Take away what a task needs only as long as it has no result."""
+        shutil.rmtree(self.scratch(task), ignore_errors=True)
+        self._claimed(task).unlink(missing_ok=True)
+
     @contextmanager
     def claim(self, task: Task) -> Iterator[bool]:
         """Whether the task is this process's to compute; a claim ends with its process, whatever ends that."""
-        path = self.scratch(task).with_suffix(".lock")
+        path = self._claimed(task)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(path, blocking=False):
                 yield True
-                if self.file(task).exists():          # computed, now or by another process before
-                    path.unlink(missing_ok=True)
         except Timeout:
             yield False
 
