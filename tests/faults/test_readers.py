@@ -213,7 +213,7 @@ def write(path, content):
     return path
 
 
-def test_the_same_value_gives_the_same_bytes_whoever_made_its_names(tmp_path: Path):
+def test_the_same_value_gives_the_same_bytes_whoever_made_its_names(tmp_path):
     momenta = {"step": torch.ones(2), "betas": [0.9, 0.999]}
     write_torch(tmp_path / "a.pt", {"step": 1, "state": {0: momenta}})
     other = {"".join(["st", "ep"]): torch.ones(2), "betas": [0.9, 0.999]}      # equal, but not the same string
