@@ -69,6 +69,7 @@ def others(draft: templates.Draft, index: int) -> torch.Tensor:
 @pytest.mark.parametrize("method", METHODS)
 def test_the_jacobian_is_autograds_of_the_reference(method: str, channels: int, monkeypatch) -> None:
     monkeypatch.setattr(moments, "LEFT_OUT", 1e-9)
+    monkeypatch.setattr(moments, "DRAWS", 1 << 20)
     images = smooth(channels, side=6, count=70)
     draft = begin(METHODS[method](images).at(SIGMA), lambda z, sigma: 0.5 * z, images, pool=2)
     random = np.random.default_rng(0)

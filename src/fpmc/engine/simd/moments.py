@@ -6,7 +6,8 @@ G_k(x) = Σ_i B_k(i; ℓ) (z − x)_i²,
     ∂μ̂_ℓ(j) / ∂θ_k = −1/(2σ²) Cov_ℓ(x_j, G_k)        where q_ℓ = Σ_k θ_k B_k.
 
 Images whose weight is below `cut` times that of the likeliest have none, which changes a posterior of N images by at
-most N·cut. Tiles and rows of entries are those of `tiles`.
+most N·cut. Covariances are those of `DRAWS` images drawn from the posterior: they say where to step, and what a step
+brings is measured with means, for which every image counts. Tiles and rows of entries are those of `tiles`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ import torch
 from numba import njit
 
 from fpmc.core.sources import Source, scale
+from fpmc.engine.simd import lanes
 from fpmc.engine.simd.gradients import Entries
-from fpmc.engine.simd.lanes import BOTTOM, NOTHING
+from fpmc.engine.simd.lanes import BOTTOM, NOTHING, lay_out, unpack
 from fpmc.engine.simd.tiles import VECTORS, WIDTH, logits, posterior, squares, weigh
-from fpmc.engine.simd.vector import KERNEL, add_totals, load, splat, store, total
+from fpmc.engine.simd.vector import KERNEL, LANES, add_totals, load, splat, store, total
 
 LEFT_OUT = 1e-3                                         # of a posterior, at most: images that count for nothing
 CHUNK = 4096                                            # images that are laid out at a time
+DRAWS = 256                                             # of a posterior, for its covariances
 ROWS = 1024                                             # estimators at a time: their posteriors take 4 N bytes each
 
 
@@ -50,63 +53,101 @@ def add_means(p, x, places, first, last, means):
 
 
 @njit(**KERNEL)
+def draw(kept, ell, share, draws, images, weights):
+    """Images in proportion to their posterior of estimator ℓ, `draws` of them at even steps, and the weights they get.
+
+    The number of different ones; an image whose posterior is p has a weight within 1 / draws of it.
+    """
+    count, reached, level = 0, 0, 0.5
+    for t in range(len(kept)):
+        (a, b, c, d), most = posterior(kept[t], ell, share * draws)
+        if most == 0:
+            continue
+        after = level + total((a + b) + (c + d))
+        if int(after + 1e-3) > reached:                 # someone here is drawn
+            for i in range(WIDTH):
+                level += kept[t, ell * WIDTH + i] * share * draws
+                if int(level) > reached:
+                    images[count], weights[count] = t * WIDTH + i, (int(level) - reached) / draws
+                    count, reached = count + 1, int(level)
+        else:
+            level = after
+    return count
+
+
+@njit(**KERNEL)
 def gather(s, ends, places, ell, sums):
-    """sums (K·WIDTH): G_k of the images of a tile, from the entries of each feature of estimator ℓ."""
-    features = len(sums) // WIDTH
+    """sums (K·LANES): G_k of some images, from the entries of each feature of estimator ℓ."""
+    features = len(sums) // LANES
     for k in range(features):
-        a = b = c = d = splat(np.float32(0))
+        a = splat(np.float32(0))
         for e in range(ends[ell * features + k], ends[ell * features + k + 1]):
-            row = VECTORS * places[e]
-            a, b = a + load(s, row), b + load(s, row + 1)
-            c, d = c + load(s, row + 2), d + load(s, row + 3)
-        store(sums, VECTORS * k, a)
-        store(sums, VECTORS * k + 1, b)
-        store(sums, VECTORS * k + 2, c)
-        store(sums, VECTORS * k + 3, d)
+            a = a + load(s, places[e])
+        store(sums, k, a)
 
 
 @njit(**KERNEL)
-def add_covariances(p, x, j, mean, sums, out):
-    """out (K,) += Σ p (x_j − mean) G_k over the images of a tile; K is a multiple of 4."""
-    m, row = splat(mean), VECTORS * j
-    pulled = (
-        p[0] * (load(x, row) - m), p[1] * (load(x, row + 1) - m),
-        p[2] * (load(x, row + 2) - m), p[3] * (load(x, row + 3) - m),
-    )
+def add_products(w, sums, out):
+    """out (K,) += Σ w G_k over some images; K is a multiple of 4."""
     for k in range(0, len(out), 4):
-        first, second = four(pulled, sums, k), four(pulled, sums, k + 1)
-        add_totals(out, k, first, second, four(pulled, sums, k + 2), four(pulled, sums, k + 3))
+        add_totals(
+            out, k, w * load(sums, k), w * load(sums, k + 1), w * load(sums, k + 2), w * load(sums, k + 3)
+        )
 
 
 @njit(**KERNEL)
-def moments(
-    tiles, log_weights, z, scale, cut, q_ends, q_places, q_values, q_span,
-    pair_ends, pair_places, feature_ends, feature_places, kept, means, covariances,
+def slopes(
+    kept, share, z, pixels, draws, span, pair_ends, pair_places, feature_ends, feature_places, means, covariances
 ):
-    """One noisy image: means (pairs,) and covariances (pairs, K), added to what is there; K = 0: means alone."""
-    estimators, features = len(q_ends) - 1, covariances.shape[1]
-    s, sums = np.empty(q_span * WIDTH, np.float32), np.empty(features * WIDTH, np.float32)
-    top, mass, share = np.full(estimators, np.float32(BOTTOM)), np.zeros(estimators), np.empty(estimators, np.float32)
+    """covariances (pairs, K) of x_j and G_k, from images drawn of each estimator's posterior.
+
+    E[(x − m)(G − Ḡ)] = E[(x − m) G] − E[x − m] Ḡ for any m; with m = `means` little is taken from little.
+    """
+    room, features = min(draws, len(pixels)) + LANES, covariances.shape[1]
+    images, weights = np.zeros(room, np.int64), np.empty(room, np.float32)
+    scaled, block = z * np.float32(127.5), np.empty((1, len(z) * LANES), np.uint8)
+    x, s = np.empty(len(z) * LANES, np.float32), np.empty(span * LANES, np.float32)
+    sums, middle = np.empty(features * LANES, np.float32), np.empty(features, np.float32)
+    off = np.zeros(len(pair_places), np.float32)
+    for ell in range(len(share)):
+        count = draw(kept, ell, share[ell], draws, images, weights)
+        weights[count : count + LANES], middle[:] = 0, 0
+        for first in range(0, count, LANES):
+            lay_out(pixels[images[first : first + LANES]], block)
+            unpack(block[0], x)
+            lanes.squares(scaled, x, s)
+            gather(s, feature_ends, feature_places, ell, sums)
+            w = load(weights[first : first + LANES], 0)
+            add_products(w, sums, middle)
+            for e in range(pair_ends[ell], pair_ends[ell + 1]):
+                pulled = w * (load(x, pair_places[e]) - splat(means[e] * np.float32(127.5)))
+                off[e] += total(pulled)
+                add_products(pulled, sums, covariances[e])
+        for e in range(pair_ends[ell], pair_ends[ell + 1]):
+            for k in range(features):
+                covariances[e, k] = (covariances[e, k] - off[e] * middle[k]) * np.float32(1 / 127.5**3)
+
+
+@njit(**KERNEL)
+def weigh_all(tiles, log_weights, z, scale, cut, q_ends, q_places, q_values, q_span, kept, share):
+    """kept · share: the posteriors of one noisy image."""
+    s, top, mass = np.empty(q_span * WIDTH, np.float32), np.full(len(share), np.float32(BOTTOM)), np.zeros(len(share))
     for t in range(len(tiles)):
         squares(z, tiles[t], s)
         logits(s, log_weights, t, scale, q_ends, q_places, q_values, kept[t], top)
     for t in range(len(tiles)):
         weigh(kept[t], top, cut, mass)
     share[:] = 1 / mass
+
+
+@njit(**KERNEL)
+def average(tiles, kept, share, pair_ends, pair_places, means):
+    """means (pairs,) += Σ p x."""
     for t in range(len(tiles)):
-        for ell in range(estimators):
+        for ell in range(len(share)):
             p, most = posterior(kept[t], ell, share[ell])
             if most > 0:
                 add_means(p, tiles[t], pair_places, pair_ends[ell], pair_ends[ell + 1], means)
-    if features > 0:
-        for t in range(len(tiles)):
-            squares(z, tiles[t], s)
-            for ell in range(estimators):
-                p, most = posterior(kept[t], ell, share[ell])
-                if most > 0:
-                    gather(s, feature_ends, feature_places, ell, sums)
-                    for e in range(pair_ends[ell], pair_ends[ell + 1]):
-                        add_covariances(p, tiles[t], pair_places[e], means[e], sums, covariances[e])
 
 
 class Rows(NamedTuple):
@@ -128,14 +169,16 @@ class Tiled:
         dimension, count = math.prod(source.shape), -(-len(self.ids) // WIDTH)
         self.tiles = np.zeros((count, dimension * WIDTH), np.float32)
         self.log_weights = np.full(count * WIDTH, np.float32(NOTHING))
+        self.pixels = np.zeros((len(self.ids), dimension), np.uint8)            # image by image
         tiles, place = torch.from_numpy(self.tiles).view(count, dimension, WIDTH), 0
         for pixels, log_weights, _ in source.chunks(CHUNK):                     # never twice in memory
             on = slice(None) if log_weights is None else log_weights > -torch.inf
-            x = scale(pixels[on], torch.float32).flatten(1)
-            here = torch.arange(place, place + len(x))
-            tiles[here // WIDTH, :, here % WIDTH] = x
-            self.log_weights[place : place + len(x)] = 0.0 if log_weights is None else log_weights[on].numpy()
-            place += len(x)
+            pixels = pixels[on].flatten(1)
+            here = torch.arange(place, place + len(pixels))
+            tiles[here // WIDTH, :, here % WIDTH] = scale(pixels, torch.float32)
+            self.pixels[place : place + len(pixels)] = pixels.numpy()
+            self.log_weights[place : place + len(pixels)] = 0.0 if log_weights is None else log_weights[on].numpy()
+            place += len(pixels)
         self._memory = threading.local()
 
     @property
@@ -162,17 +205,19 @@ class Tiled:
         """
         means = np.zeros(len(pairs.places), np.float32)
         found = np.zeros((len(pairs.places), count), np.float32)
-        ends, places = (NONE, NONE) if features is None else features
         for first in range(0, len(q.ends) - 1, ROWS):
             here = slice(first, min(first + ROWS, len(q.ends) - 1) + 1)
-            kept = self._kept(here.stop - 1 - first)
+            share = np.empty(here.stop - 1 - first, np.float32)
+            kept = self._kept(len(share))
             wanted = slice(pairs.ends[first], pairs.ends[here.stop - 1])
-            moments(
-                self.tiles, log_weights, z, np.float32(0.5 / sigma**2), self.cut,
-                q.ends[here], q.places, q.values, span,
-                pairs.ends[here] - wanted.start, pairs.places[wanted], ends[first * count :], places,
-                kept, means[wanted], found[wanted],
-            )
+            rows = (q.ends[here], q.places, q.values, span)
+            ours = (pairs.ends[here] - wanted.start, pairs.places[wanted])
+            weigh_all(self.tiles, log_weights, z, np.float32(0.5 / sigma**2), self.cut, *rows, kept, share)
+            average(self.tiles, kept, share, *ours, means[wanted])
+            if features is not None:
+                ends = features.ends[first * count :]
+                asked = (*ours, ends, features.places)
+                slopes(kept, share, z, self.pixels, DRAWS, span, *asked, means[wanted], found[wanted])
         return means, found
 
     def _kept(self, rows: int) -> np.ndarray:
