@@ -294,12 +294,12 @@ def _by_templates(
         templates.Places.of(level.origin), level.sigma, network, images, held_out,
         pool=tuning.pool, check=tuning.validation, generator=_generator(tuning.seed, level.sigma, 0),
     )
-    level.baseline = draft.error
-    level.history.append([0, math.nan, draft.error])
+    level.baseline = draft.baseline
+    level.history.append([0, math.nan, draft.baseline])
     for error in templates.stages(draft, tuning.learn):
         level.step += 1
         level.log_q, level.log_r = (values.log() for values in draft.vectors())
-        level.history.append([level.step, math.nan, error])
+        level.history.append([level.step, math.nan, math.nan if error is None else error])
         yield TuningStep(level.sigma, level.step, None, error, time.perf_counter() - started)
         started = time.perf_counter()
     level.best, level.best_step = draft.error, level.step

@@ -181,3 +181,29 @@ def step(matrix: np.ndarray, vector: np.ndarray, theta: np.ndarray, damping: np.
     """argmin ‖e + J(u − θ)‖² + Σ damping (u − θ)² over u ≥ 0 (Levenberg, Marquardt)."""
     damped = matrix + np.diag(damping)
     return least_squares(damped, damped @ theta - vector, free=True)
+
+
+def lean(
+    matrix: np.ndarray, vector: np.ndarray, theta: np.ndarray, damping: np.ndarray, prices: np.ndarray, allowed: float
+) -> np.ndarray:
+    """`step` with some of u at 0, as long as that adds at most `allowed` to what it minimises.
+
+    One after the other, what adds least for its price: fixing u_k at 0 adds u_k² / (A⁻¹)_kk.
+    """
+    damped = matrix + np.diag(damping)
+    wanted = damped @ theta - vector
+
+    def solve(on: np.ndarray) -> tuple[np.ndarray, float]:
+        u = np.zeros(len(theta))
+        u[on] = least_squares(damped[np.ix_(on, on)], wanted[on], free=True)
+        return u, float(u @ damped @ u - 2 * wanted @ u)
+
+    best, least = solve(np.arange(len(theta)))
+    while len(on := best.nonzero()[0]) > 1:
+        added = np.square(best[on]) / np.diag(np.linalg.inv(damped[np.ix_(on, on)]))
+        without = np.delete(on, np.argmin(added / prices[on]))
+        u, cost = solve(without)
+        if cost > least + allowed:
+            break
+        best = u
+    return best

@@ -157,6 +157,23 @@ class Classes:
     def __len__(self) -> int:
         return sum(self.sizes)
 
+    @property
+    def counts(self) -> np.ndarray:
+        """How many entries each has, (K,)."""
+        pairs = zip(self.labels, self.sizes)
+        return np.concatenate([np.bincount(label[label >= 0], minlength=size) for label, size in pairs])
+
+    def taken(self, on: np.ndarray) -> Classes:
+        """Some of them; entries of the others are in no class."""
+        labels, sizes, first = [], [], 0
+        for label, size in zip(self.labels, self.sizes):
+            here = on[first : first + size]
+            number = np.append(np.where(here, here.cumsum() - 1, -1), -1).astype(np.int16)
+            labels.append(number[label])
+            sizes.append(int(here.sum()))
+            first += size
+        return Classes(tuple(labels), tuple(sizes))
+
     def start(self) -> np.ndarray:
         """1 for the classes of the first kind, 0 for the others."""
         return np.concatenate([np.ones(self.sizes[0]), np.zeros(len(self) - self.sizes[0])])

@@ -3,13 +3,14 @@
 The objective is Eq. "obj", on a fixed pool of noisy training images, each with its own image left out of the source;
 the network is asked once. q_ℓ = Σ_k θ_k B_k(·; ℓ), θ ≥ 0, with one θ for all estimators, then one for each, drawn
 towards it; r likewise for classes of entries (`places`). The start, θ = 1 for the binary q and 0 for the rest, is the
-denoiser as it was. A step counts only if it lowers the error on held-out images.
+denoiser as it was. A step counts only if it lowers the error on held-out images, and so does the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from fpmc.core.gaussian import fit_gaussian
 from fpmc.engine.simd.moments import Tiled
 from fpmc.images import ImageSet
 from fpmc.learn.mixing import RIDGES, Answers, by_pixel, common
-from fpmc.learn.newton import Estimators, Pool, Problem, step
+from fpmc.learn.newton import Estimators, Pool, Problem, lean, step
 from fpmc.learn.places import Classes, Places
 from fpmc.process import Denoiser
 
@@ -28,6 +29,7 @@ STEPS = 5                                               # of shared θ
 TRIALS = 3                                              # of each, with more and more damping
 DAMPING = 1e-2                                          # to begin with, relative to the diagonal
 ENOUGH = 0.003                                          # relative gain below which steps end
+LEAN = 0.003                                            # of the error: what may be given away for entries of q
 ROUGHLY = 1 / 3                                         # of the noisy images, for R before Q and for own θ
 PAIRS = 4000                                            # (ℓ, j) of a noisy image that own θ are learned from
 OWN = (0.3, 1.0, 3.0, 10.0)                             # how strongly they are drawn to the shared θ
@@ -46,14 +48,20 @@ class Draft:
     r_classes: Classes
     q: np.ndarray = field(init=False)                   # (L, n)
     r: np.ndarray = field(init=False)
-    theta: np.ndarray = field(init=False)               # (K,), then (L, K)
+    theta: np.ndarray = field(init=False)               # (K,)
     weights: np.ndarray = field(init=False)             # of the classes of r, (F,) or (F, d)
-    error: float = field(init=False)                    # on `check`
+    held: np.ndarray = field(init=False)                # blocks of `check` that steps are judged on
+    baseline: float = field(init=False)                 # error on `check` at the start
+    error: float = field(init=False)                    # and at the end
 
     def __post_init__(self) -> None:
         self.theta, self.weights = self.q_classes.start(), self.r_classes.start()
+        self._begin()
+        self.held = self.blocks(len(self.check))
+        self.baseline = self.error = self.full_error()
+
+    def _begin(self) -> None:
         self.q, self.r = (part.reshape(len(part), -1).astype(np.float64) for part in (self.places.q, self.places.r))
-        self.error = self.full_error()
 
     @classmethod
     def begin(
@@ -80,9 +88,14 @@ class Draft:
     def problem(self, pool: Pool, masks: np.ndarray) -> Problem:
         return Problem(self.tiled, pool, self.q_classes, masks)
 
-    def full_error(self, q: np.ndarray | None = None) -> float:
+    def full_error(self) -> float:
+        """On all of the held-out images."""
         everything = np.ones((len(self.check), self.dimension), bool)
-        return float(self.problem(self.check, everything).errors(self.estimators(q)).mean())
+        return float(self.problem(self.check, everything).errors(self.estimators()).mean())
+
+    def held_error(self, q: np.ndarray | None = None) -> float:
+        """On blocks of them."""
+        return float(self.problem(self.check, self.held).errors(self.estimators(q)).mean())
 
     def blocks(self, count: int) -> np.ndarray:
         """bool (count, d): `BLOCK`×`BLOCK` pixels of each noisy image, together all over the image."""
@@ -119,44 +132,42 @@ class Draft:
         best = int(np.argmin(errors))
         if best > 0:
             self.weights, self.r = tried[best], response(self.r_classes, tried[best])
-        self.error = errors[best] if part == 1 else self.full_error()
+        self.error = errors[best]
 
     # Q by Gauss–Newton
 
     def share(self) -> None:
         """One θ for all estimators, by steps that lower the error on blocks of held-out images."""
-        check, count = self.problem(self.check, self.blocks(len(self.check))), len(self.fit)
-        theta, q, damping = self.theta, self.q, DAMPING
-        before = check.errors(self.estimators(q)).mean()
+        count, before, damping = len(self.fit), self.held_error(), DAMPING
         for _ in range(STEPS):
-            estimators = self.estimators(q)
-            parts = list(self.problem(self.fit, self.blocks(count)).equations(estimators, range(count)))
+            parts = list(self.problem(self.fit, self.blocks(count)).equations(self.estimators(), range(count)))
             matrix = np.sum(np.stack([part.matrix for part in parts]), 0)
             vector = np.sum(np.stack([part.vector for part in parts]), 0)
+            allowed = LEAN * sum(part.error for part in parts)
             scale = np.diag(matrix) + 1e-6 * np.trace(matrix) / len(matrix)
             for _ in range(TRIALS):
-                trial = step(matrix, vector, theta, damping * scale)
-                error = check.errors(self.estimators(self.q_classes.values(trial))).mean()
+                theta = lean(matrix, vector, self.theta, damping * scale, self.q_classes.counts, allowed)
+                q = self.q_classes.values(theta)
+                error = self.held_error(q)
                 if error < before:
                     break
                 damping *= 10
             else:
                 break
-            theta, q = trial, self.q_classes.values(trial)
             gain, before, damping = 1 - error / before, error, damping / 3
+            self.theta, self.q = theta, q
             if gain < ENOUGH:
                 break
-        self._take(theta, q)
-
-    def _take(self, theta: np.ndarray, q: np.ndarray) -> None:
-        """These, if they lower the error on held-out images."""
-        error = self.full_error(q)
-        if error < self.error:
-            self.error, self.theta, self.q = error, theta, q
 
     def own(self) -> None:
-        """A θ for each estimator, drawn to what it was as strongly as blocks of held-out images like best."""
-        estimators, count, size = self.estimators(), len(self.places), len(self.q_classes)
+        """A θ for each estimator, drawn to the shared one as strongly as blocks of held-out images like best.
+
+        Only classes in which the shared one is not 0 have a part.
+        """
+        before = self.held_error()
+        on = self.theta > 0
+        self.q_classes, theta = self.q_classes.taken(on), self.theta[on]
+        estimators, count, size = self.estimators(), len(self.places), len(theta)
         problem = self.problem(self.fit, self.lattice(len(estimators.places)))
         matrices, vectors = np.zeros((count, size, size)), np.zeros((count, size))
         some = range(max(1, round(ROUGHLY * len(self.fit))))                    # all of them cost more than they bring
@@ -165,13 +176,21 @@ class Draft:
             vectors[part.rows] += part.vectors
         scale = np.einsum("lkk->lk", matrices).mean(0)
         scale += 1e-6 * scale.mean()
-        theta = np.broadcast_to(self.theta, (count, size))
-        check, tried = self.problem(self.check, self.blocks(len(self.check))), []
+        tried = [(before, self.q)]
         for ridge in OWN:
-            mine = np.stack([step(matrices[ell], vectors[ell], theta[ell], ridge * scale) for ell in range(count)])
-            q = self.q_classes.values(mine)
-            tried.append((check.errors(self.estimators(q)).mean(), mine, q))
-        self._take(*min(tried, key=lambda each: each[0])[1:])
+            mine = [step(matrix, vector, theta, ridge * scale) for matrix, vector in zip(matrices, vectors)]
+            q = self.q_classes.values(np.stack(mine))
+            tried.append((self.held_error(q), q))
+        self.q = min(tried, key=lambda each: each[0])[1]
+
+    def settle(self, mixed: bool) -> float:
+        """The error on held-out images, which mixing knows; if it is no lower than at the start, that is restored."""
+        if not mixed:
+            self.error = self.full_error()
+        if self.error >= self.baseline:
+            self.error = self.baseline
+            self._begin()
+        return self.error
 
     def vectors(self) -> tuple[torch.Tensor, torch.Tensor]:
         """q and r, (L, C or 1, H, W)."""
@@ -195,16 +214,11 @@ def response(classes: Classes, weights: np.ndarray) -> np.ndarray:
     return result
 
 
-def stages(draft: Draft, learn: Sequence[str]) -> Iterator[float]:
-    """Q and R in turn, R last; after each stage the error on held-out images."""
+def stages(draft: Draft, learn: Sequence[str]) -> Iterator[float | None]:
+    """Q and R in turn, R last; after the last stage the error on held-out images."""
+    steps = [draft.share, draft.own] if "q" in learn else []
     if "r" in learn:
-        draft.mix(ROUGHLY if "q" in learn else 1.0)     # to be done again
-        yield draft.error
-    if "q" in learn:
-        draft.share()
-        yield draft.error
-        draft.own()
-        yield draft.error
-        if "r" in learn:
-            draft.mix()
-            yield draft.error
+        steps = [partial(draft.mix, ROUGHLY), *steps, draft.mix] if steps else [draft.mix]
+    for number, each in enumerate(steps, 1):
+        each()
+        yield draft.settle("r" in learn) if number == len(steps) else None
