@@ -24,12 +24,13 @@ from fpmc.core.sources import Source, scale
 from fpmc.engine.simd import lanes
 from fpmc.engine.simd.gradients import Entries
 from fpmc.engine.simd.lanes import BOTTOM, NOTHING, lay_out, unpack
-from fpmc.engine.simd.tiles import VECTORS, WIDTH, logits, posterior, squares, weigh
-from fpmc.engine.simd.vector import KERNEL, LANES, add_totals, load, splat, store, total
+from fpmc.engine.simd.tiles import VECTORS, WIDTH, posterior, squares, weigh
+from fpmc.engine.simd.vector import KERNEL, LANES, add_totals, larger, largest, load, splat, store, total
 
 LEFT_OUT = 1e-3                                         # of a posterior, at most: images that count for nothing
 CHUNK = 4096                                            # images that are laid out at a time
 DRAWS = 256                                             # of a posterior, for its covariances
+FOUR = 4                                                # rows that are summed at a time
 ROWS = 1024                                             # estimators at a time: their posteriors take 4 N bytes each
 
 
@@ -109,7 +110,7 @@ def slopes(
     x, s = np.empty(len(z) * LANES, np.float32), np.empty(span * LANES, np.float32)
     sums, middle = np.empty(features * LANES, np.float32), np.empty(features, np.float32)
     off = np.zeros(len(pair_places), np.float32)
-    for ell in range(len(share)):
+    for ell in range(len(pair_ends) - 1):
         count = draw(kept, ell, share[ell], draws, images, weights)
         weights[count : count + LANES], middle[:] = 0, 0
         for first in range(0, count, LANES):
@@ -129,12 +130,48 @@ def slopes(
 
 
 @njit(**KERNEL)
-def weigh_all(tiles, log_weights, z, scale, cut, q_ends, q_places, q_values, q_span, kept, share):
+def keep(u, v, ell, half, kept, top):
+    """Logits of half a tile."""
+    top[ell] = max(top[ell], largest(larger(u, v)))
+    store(kept, VECTORS * ell + half, u)
+    store(kept, VECTORS * ell + half + 1, v)
+
+
+@njit(**KERNEL)
+def logits(s, log_weights, tile, scale, ends, places, values, kept, top):
+    """kept (rows·WIDTH) = log ν − Σ q (z − x)² / 2σ², and its maximum so far in `top`; `FOUR` rows at a time.
+
+    Neighbours see much the same places: what is read at one is used for all four.
+    """
+    by = splat(scale)
+    for g in range(len(ends) - 1):
+        for half in range(0, VECTORS, 2):
+            a = b = c = d = e = f = k = h = splat(np.float32(0))
+            for i in range(ends[g], ends[g + 1]):
+                row = VECTORS * places[i] + half
+                u, v = load(s, row), load(s, row + 1)
+                w = splat(values[i, 0])
+                a, b = a + w * u, b + w * v
+                w = splat(values[i, 1])
+                c, d = c + w * u, d + w * v
+                w = splat(values[i, 2])
+                e, f = e + w * u, f + w * v
+                w = splat(values[i, 3])
+                k, h = k + w * u, h + w * v
+            u, v = load(log_weights, VECTORS * tile + half), load(log_weights, VECTORS * tile + half + 1)
+            keep(u - by * a, v - by * b, FOUR * g, half, kept, top)
+            keep(u - by * c, v - by * d, FOUR * g + 1, half, kept, top)
+            keep(u - by * e, v - by * f, FOUR * g + 2, half, kept, top)
+            keep(u - by * k, v - by * h, FOUR * g + 3, half, kept, top)
+
+
+@njit(**KERNEL)
+def weigh_all(tiles, log_weights, z, scale, cut, ends, places, values, span, kept, share):
     """kept · share: the posteriors of one noisy image."""
-    s, top, mass = np.empty(q_span * WIDTH, np.float32), np.full(len(share), np.float32(BOTTOM)), np.zeros(len(share))
+    s, top, mass = np.empty(span * WIDTH, np.float32), np.full(len(share), np.float32(BOTTOM)), np.zeros(len(share))
     for t in range(len(tiles)):
         squares(z, tiles[t], s)
-        logits(s, log_weights, t, scale, q_ends, q_places, q_values, kept[t], top)
+        logits(s, log_weights, t, scale, ends, places, values, kept[t], top)
     for t in range(len(tiles)):
         weigh(kept[t], top, cut, mass)
     share[:] = 1 / mass
@@ -144,7 +181,7 @@ def weigh_all(tiles, log_weights, z, scale, cut, q_ends, q_places, q_values, q_s
 def average(tiles, kept, share, pair_ends, pair_places, means):
     """means (pairs,) += Σ p x."""
     for t in range(len(tiles)):
-        for ell in range(len(share)):
+        for ell in range(len(pair_ends) - 1):
             p, most = posterior(kept[t], ell, share[ell])
             if most > 0:
                 add_means(p, tiles[t], pair_places, pair_ends[ell], pair_ends[ell + 1], means)
@@ -158,6 +195,25 @@ class Rows(NamedTuple):
 
 
 NONE = np.zeros(0, np.int64)
+
+
+class Fours(NamedTuple):
+    """Entries of rows, `FOUR` at a time: a place that one of them has, all have."""
+
+    ends: np.ndarray                                    # int64 (fours + 1,)
+    places: np.ndarray                                  # int64 (places,)
+    values: np.ndarray                                  # float32 (places, FOUR)
+
+    @classmethod
+    def of(cls, q: Entries, first: int, last: int, span: int) -> Fours:
+        """The rows first … last, and as many without entries as are missing to a multiple of `FOUR`."""
+        here = slice(q.ends[first], q.ends[last])
+        row = np.repeat(np.arange(last - first), np.diff(q.ends[first : last + 1]))
+        values = np.zeros((-(-(last - first) // FOUR), span, FOUR), np.float32)
+        values[row // FOUR, q.places[here], row % FOUR] = q.values[here]
+        four, places = values.any(2).nonzero()
+        ends = np.concatenate([[0], np.bincount(four, minlength=len(values)).cumsum()])
+        return cls(ends, places, values[four, places])
 
 
 class Tiled:
@@ -206,17 +262,16 @@ class Tiled:
         means = np.zeros(len(pairs.places), np.float32)
         found = np.zeros((len(pairs.places), count), np.float32)
         for first in range(0, len(q.ends) - 1, ROWS):
-            here = slice(first, min(first + ROWS, len(q.ends) - 1) + 1)
-            share = np.empty(here.stop - 1 - first, np.float32)
+            last = min(first + ROWS, len(q.ends) - 1)
+            fours = Fours.of(q, first, last, span)
+            share = np.empty(FOUR * (len(fours.ends) - 1), np.float32)
             kept = self._kept(len(share))
-            wanted = slice(pairs.ends[first], pairs.ends[here.stop - 1])
-            rows = (q.ends[here], q.places, q.values, span)
-            ours = (pairs.ends[here] - wanted.start, pairs.places[wanted])
-            weigh_all(self.tiles, log_weights, z, np.float32(0.5 / sigma**2), self.cut, *rows, kept, share)
+            weigh_all(self.tiles, log_weights, z, np.float32(0.5 / sigma**2), self.cut, *fours, span, kept, share)
+            wanted = slice(pairs.ends[first], pairs.ends[last])
+            ours = (pairs.ends[first : last + 1] - wanted.start, pairs.places[wanted])
             average(self.tiles, kept, share, *ours, means[wanted])
             if features is not None:
-                ends = features.ends[first * count :]
-                asked = (*ours, ends, features.places)
+                asked = (*ours, features.ends[first * count :], features.places)
                 slopes(kept, share, z, self.pixels, DRAWS, span, *asked, means[wanted], found[wanted])
         return means, found
 
