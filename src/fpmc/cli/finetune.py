@@ -40,7 +40,7 @@ class Config(DataOptions, LevelOptions, ClusterOptions, RankOptions):
     learn: tuple[Literal["q", "r"], ...] = ("q", "r")   # what to learn
     recipe: Literal["templates", "paper"] | None = None  # shared numbers, or AdamW on every entry; none: templates on a
                                                     # CPU, if nothing of the paper's recipe is given
-    pool: int | None = None                         # of templates: noisy images to learn from; none: 192
+    pool: int | None = None                         # of templates: noisy images to learn from; none: 128
     steps: int | None = None                        # of the paper's recipe; none: 2000
     batch: int | None = None                        # of the paper's recipe; none: 256
     monte_carlo: int | None = None                  # of the paper's recipe: images drawn for each step; none: all

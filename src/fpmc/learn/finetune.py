@@ -57,7 +57,7 @@ class Tuning:
     validation: int = 1000                              # noisy images to validate on
     validation_source: int | None = None                # images of the source used there; None: all
     patience: int = 5                                   # validations without a better one before stopping
-    pool: int = 192                                     # noisy images that templates are learned from
+    pool: int = 128                                     # noisy images that templates are learned from
     seed: int = 0
     memory: int = 1 << 30
 
@@ -76,7 +76,7 @@ class Tuning:
 
 
 SHARED = {"pool", "validation", "seed"}                 # settings that templates have too
-TEMPLATES = Tuning(recipe="templates", steps=4, validation=96)     # steps are stages: R, shared Q, own Q, R
+TEMPLATES = Tuning(recipe="templates", steps=4, validation=64)     # steps are stages: R, shared Q, own Q, R
 
 
 def recipe_for(device: str | torch.device, given: Iterable[str]) -> Literal["paper", "templates"]:

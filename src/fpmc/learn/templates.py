@@ -23,16 +23,17 @@ from fpmc.learn.newton import Estimators, Pool, Problem, lean, step
 from fpmc.learn.places import Classes, Places
 from fpmc.process import Denoiser
 
-BLOCK = 4                                               # pixels a side that a noisy image counts in for shared θ
+BLOCK = 8                                               # pixels a side that a noisy image counts in for shared θ
 GRADED = 4096                                           # dimensions up to which there is a Wiener filter to look at
-STEPS = 5                                               # of shared θ
+STEPS = 4                                               # of shared θ
+TURNS = 2                                               # so many of them to see every noisy image
 TRIALS = 3                                              # of each, with more and more damping
 DAMPING = 1e-2                                          # to begin with, relative to the diagonal
 ENOUGH = 0.003                                          # relative gain below which steps end
 LEAN = 0.003                                            # of the error: what may be given away for entries of q
 ROUGHLY = 1 / 3                                         # of the noisy images, for R before Q and for own θ
 PAIRS = 4000                                            # (ℓ, j) of a noisy image that own θ are learned from
-OWN = (0.3, 1.0, 3.0, 10.0)                             # how strongly they are drawn to the shared θ
+OWN = (1.0, 10.0)                                       # how strongly they are drawn to the shared θ
 
 
 @dataclass
@@ -138,9 +139,10 @@ class Draft:
 
     def share(self) -> None:
         """One θ for all estimators, by steps that lower the error on blocks of held-out images."""
-        count, before, damping = len(self.fit), self.held_error(), DAMPING
-        for _ in range(STEPS):
-            parts = list(self.problem(self.fit, self.blocks(count)).equations(self.estimators(), range(count)))
+        before, damping = self.held_error(), DAMPING
+        for number in range(STEPS):
+            some = range(number % TURNS, len(self.fit), TURNS)
+            parts = list(self.problem(self.fit, self.blocks(len(self.fit))).equations(self.estimators(), some))
             matrix = np.sum(np.stack([part.matrix for part in parts]), 0)
             vector = np.sum(np.stack([part.vector for part in parts]), 0)
             allowed = LEAN * sum(part.error for part in parts)
