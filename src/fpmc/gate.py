@@ -103,9 +103,10 @@ def check_device(device: Any) -> torch.device:
         found = torch.device(device)
         torch.empty(0, device=found)
     except Exception as error:  # unknown names are RuntimeErrors, builds without CUDA AssertionErrors
-        there = "cpu and cuda" if torch.cuda.is_available() else "cpu"
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        there = f"cpu, or cuda:0 to cuda:{count - 1}" if count else "cpu, or install a torch that is built for your GPU"
         why = in_short(error, 80).rstrip(".")
-        raise InputError(f"device {show(device)} cannot be used here ({why}); use one of: {there}") from error
+        raise InputError(f"device {show(device)} cannot be used here ({why}); use {there}") from error
     return found
 
 

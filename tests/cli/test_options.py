@@ -89,7 +89,7 @@ def test_every_command_that_computes_has_a_device_and_a_folder(refused, tmp_path
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     names = ["table1"] if command == "reproduce" else []
-    assert "--device cpu" in refused(command, *names, "--device", "cuda")
+    assert "use cpu" in refused(command, *names, "--device", "cuda")
     assert not list(tmp_path.iterdir())
     module = import_module(f"fpmc.cli.{command}")
     config = getattr(module, "Config", None) or module.Train

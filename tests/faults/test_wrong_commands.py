@@ -33,7 +33,7 @@ WRONG: list[tuple[str, str]] = [
     ("sample --max_size 0", "0"),
     ("sample --augment flip", "'flip'"),
     ("sample --augment rotate:amount", "'amount'"),
-    ("sample --device cuda:9", "cuda:9.*--device cpu"),
+    ("sample --device cuda:9", "device 'cuda:9'.*use cpu"),
     ("sample --device quantum", "'quantum'.*cpu"),
     ("sample --speed 3", "--speed"),
     ("denoise --sigmas 0", "0"),

@@ -38,6 +38,8 @@ def parse(config: type[C], args: list[str], command: str) -> C:
     found = tyro.cli(config, args=args, prog=f"fpmc {command}", description=description, use_underscores=True)
     elsewhere = getattr(found, "cluster", None) is not None     # whose devices are not ours
     if (device := getattr(found, "device", "cpu")) not in ("cpu", "auto") and not elsewhere:
+        from fpmc.gate import check_device  # with torch, which takes a second to import
+
         check_device(device)
     return found
 
@@ -177,22 +179,6 @@ def parse_numbers(text: str, what: str) -> list[int]:
             raise InputError(f"{what} {part!r} must go up, and by less than {MOST_SEEDS:,}")
         numbers += range(first, last + 1)
     return numbers
-
-
-def check_device(name: str) -> None:
-    """Refuse a device that torch does not have here, with the way out."""
-    import torch
-
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(f"--device {name!r} is no device of torch; use cpu, cuda or cuda:1") from error
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise InputError(
-            f"--device {name}: torch {torch.__version__} finds {count or 'no'} CUDA devices here; use --device cpu, "
-            "or install a torch that is built for your GPU"
-        )
 
 
 def check_sigmas(sigmas: Iterable[float]) -> tuple[float, ...]:
