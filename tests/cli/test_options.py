@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpmc.cli import options
-from fpmc.cli.options import LevelOptions, SamplerOptions, check_device, check_sigmas, parse_seeds
+from fpmc.cli.options import LevelOptions, SamplerOptions, check_sigmas, parse_seeds
 from fpmc.errors import InputError
+from fpmc.gate import check_device
 from fpmc.images import ImageSet
 from fpmc.process import VP
 from fpmc.report.run import RunDirectory
