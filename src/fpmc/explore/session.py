@@ -108,10 +108,10 @@ class Session:
         def find() -> dict[str, Any]:
             path = self.path(ask.Way(denoiser=asked.denoiser, start=asked.start, without=asked.without))
             self._attributable(asked.denoiser)
-            z, _ = path.upto(self._level(path, asked.level))
+            z, answer = path.upto(self._level(path, asked.level))
             mask = region_mask(asked.region, self.shape)
             denoiser = self._without(asked.denoiser, asked.without)
-            return shares(denoiser, z.to(self.device), path.levels[asked.level], mask, asked.top)
+            return shares(denoiser, z.to(self.device), answer, path.levels[asked.level], mask, asked.top)
 
         return self._keep("shares", asked, find)
 
