@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 
 import numpy as np
@@ -101,6 +102,18 @@ def test_an_export_stops_when_the_file_is_full(session, tmp_path):
     assert "full" in said[-1]
     with pytest.raises(fpmc.InputError, match="needs seeds"):
         export_page(session, tmp_path / "none.html", seeds=[])
+
+
+def test_an_export_has_each_picture_once(session, tmp_path):
+    export_page(session, tmp_path / "page.html", seeds=[0], levels=[11, 17])
+    written = re.search(r'id="record">(.*?)</script>', (tmp_path / "page.html").read_text(), re.DOTALL)[1]
+    record = json.loads(written)
+    rows = [row for answer in record["answers"].values() if "images" in answer for row in answer["images"]]
+    pictures = list(record["pictures"].values())
+    assert all(row["speaks"] for row in rows)
+    assert {row[part] for row in rows for part in ("pixels", "map")} == set(record["pictures"])
+    assert all(pictures.count(each) == 1 for each in pictures)
+    assert sum(each["shape"] == [1, 10, 10] for each in pictures) <= 60, "as many as there are training images"
 
 
 def test_the_function_and_the_package_have_one_name(images, tmp_path, monkeypatch):

@@ -84,6 +84,6 @@ function keyOf(kind, body) {
 function recorded(kind, body) {
   const found = record.answers[keyOf(kind, body)];
   if (!found) throw new Error("This page is a record, and this view is not in it. Start fpmc explore to see all of them.");
-  if (found.images) for (const row of found.images) row.pixels = record.pictures[row.picture];
-  return found;
+  const shown = (row) => ({ ...row, pixels: record.pictures[row.pixels], map: record.pictures[row.map] });
+  return found.images ? { ...found, images: found.images.map(shown) } : found;
 }
