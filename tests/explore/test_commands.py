@@ -93,6 +93,9 @@ def test_explore_writes_one_file_that_needs_no_server(tmp_path, data, opened, ca
     page.keyboard.press("ArrowUp")
     page.wait_for_function("() => document.querySelector('#seed').value === '1'")
     assert not page.locator("#knock-section").is_visible()
+    assert page.locator("#hint .live, #pictures-title + p .live").first.is_hidden(), "nothing about boxes"
+    page.locator("#level").fill("9")
+    page.get_by_text("it knows who made what at σ = 0.585.").wait_for()
 
 
 def test_an_export_stops_when_the_file_is_full(session, tmp_path):

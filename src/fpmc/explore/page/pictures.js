@@ -9,7 +9,6 @@ const ZOOM = 8;
 
 export function makePictures(root, about, { hover, paint }) {
   const [, height, width] = about.shape;
-  root.classList.toggle("boxes", !record);                  // a finger that moves on the chosen card draws a box there
   const cards = about.denoisers.map(({ name, analytic }, denoiser) => {
     const z = frame(`${name}: noisy state`), x = frame(`${name}: answer`);
     const note = analytic ? "" : "network: no training images inside";
