@@ -42,7 +42,10 @@ html_theme = "furo"
 html_title = "fpmc"
 html_static_path = ["static"]
 html_css_files = ["manual.css"]
-html_extra_path = ["figures/made/explorer.html"]     # extensions.pictures makes it
+html_extra_path = [
+    "figures/made/explorer.html",       # extensions.pictures makes it
+    "figures/explorer-cifar10.html",    # make_story.py made it
+]
 html_math_renderer = "mathml"
 html_show_sourcelink = False
 copybutton_exclude = ".linenos, .gp, .go"

@@ -16,10 +16,12 @@ from engine.contract import EngineContract
 from engine.problems import Problem, close, problems, truth
 from fpmc import presets
 from fpmc.core.collection import Collection
+from fpmc.core.fpmc import FPMC
 from fpmc.core.precision import Precisions, Squares
 from fpmc.core.response import SameAsQ, pixel
 from fpmc.core.sources import Source
 from fpmc.engine import Call, Settings, settings
+from fpmc.engine.kernels import rows
 from fpmc.engine.simd.boxes import patches, spread, windows
 from fpmc.engine.simd.lanes import lay_out
 from fpmc.engine.simd.sparse import DEEPEST, EVERYTHING, build
@@ -195,3 +197,19 @@ def test_masks_fuller_than_half_are_the_sum_less_what_they_lack() -> None:
     z = images.scaled(slice(3)) + 5.0 * torch.randn(3, 1, 9, 9, generator=random)
     assert collection.plan(Call(5.0)).steps[0].kernel == "rows"
     close(collection.denoise(z, 5.0), truth(collection, z, 5.0), 1e-5)
+
+
+def test_rows_are_put_together_once_whatever_images_they_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A click of the explorer asks the images it found once more, and a knock-out all but a few."""
+    random = torch.Generator().manual_seed(0)
+    images = ImageSet((127.5 + 50 * torch.randn(40, 1, 9, 9, generator=random)).clip(0, 255).byte())
+    masks = Precisions(torch.rand(81, 1, 9, 9, generator=random) < 0.1)
+    d = FPMC(Collection(masks, SameAsQ(masks), images))
+    z = images.scaled(slice(1)) + torch.randn(1, 1, 9, 9, generator=random)
+    made = []
+    monkeypatch.setattr(rows, "build", lambda *given: made.append(given) or build(*given))
+    found = d.attribute(z, 1.0)
+    assert d.at(1.0).plan(Call(1.0)).steps[0].kernel == "rows"
+    assert len(made) == 2, "of q and of r"
+    d.without(found.ids[0])(z, 1.0)
+    assert len(made) == 2

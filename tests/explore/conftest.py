@@ -68,9 +68,10 @@ def opened(chromium, tmp_path):
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.set_default_timeout(20_000)
 
-    def open_page(address: str, width: int = 1280, *, dark: bool = False):
+    def open_page(address: str, width: int = 1280, *, dark: bool = False, touch: bool = False):
         context = chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", accept_downloads=True
+            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", accept_downloads=True,
+            has_touch=touch, is_mobile=touch,
         )
         context.route("**/*", guard)
         context.on("page", listen)

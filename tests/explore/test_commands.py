@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 
 import numpy as np
@@ -92,6 +93,9 @@ def test_explore_writes_one_file_that_needs_no_server(tmp_path, data, opened, ca
     page.keyboard.press("ArrowUp")
     page.wait_for_function("() => document.querySelector('#seed').value === '1'")
     assert not page.locator("#knock-section").is_visible()
+    assert page.locator("#hint .live, #pictures-title + p .live").first.is_hidden(), "nothing about boxes"
+    page.locator("#level").fill("9")
+    page.get_by_text("it knows who made what at σ = 0.585.").wait_for()
 
 
 def test_an_export_stops_when_the_file_is_full(session, tmp_path):
@@ -101,6 +105,18 @@ def test_an_export_stops_when_the_file_is_full(session, tmp_path):
     assert "full" in said[-1]
     with pytest.raises(fpmc.InputError, match="needs seeds"):
         export_page(session, tmp_path / "none.html", seeds=[])
+
+
+def test_an_export_has_each_picture_once(session, tmp_path):
+    export_page(session, tmp_path / "page.html", seeds=[0], levels=[11, 17])
+    written = re.search(r'id="record">(.*?)</script>', (tmp_path / "page.html").read_text(), re.DOTALL)[1]
+    record = json.loads(written)
+    rows = [row for answer in record["answers"].values() if "images" in answer for row in answer["images"]]
+    pictures = list(record["pictures"].values())
+    assert all(row["speaks"] for row in rows)
+    assert {row[part] for row in rows for part in ("pixels", "map")} == set(record["pictures"])
+    assert all(pictures.count(each) == 1 for each in pictures)
+    assert sum(each["shape"] == [1, 10, 10] for each in pictures) <= 60, "as many as there are training images"
 
 
 def test_the_function_and_the_package_have_one_name(images, tmp_path, monkeypatch):

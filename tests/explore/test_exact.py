@@ -37,6 +37,14 @@ def test_shares_sum_to_one_and_answers_to_the_denoiser(session, level, region):
     assert (answer - direct).abs().max() < 1e-5
 
 
+def test_a_click_uses_the_answer_that_is_there(session, monkeypatch):
+    path = session.path(ask.Way(denoiser=0, start=ask.Start(seed=3)))
+    _, answer = path.upto(12)
+    monkeypatch.setattr(fpmc.FPMC, "__call__", lambda *given: pytest.fail("worked out once more"))
+    found = all_of(session, 0, 12, region=(7, 7, 7, 7))
+    assert torch.equal(torch.from_numpy(unpack(found["answer"]).copy()), answer[0])
+
+
 def test_a_gaussian_share_is_shown_as_such(session):
     found = all_of(session, 1, 10)
     assert 0 < found["gaussian"] < 1

@@ -122,6 +122,62 @@ def test_a_box_and_a_seed_and_the_keyboard(opened, address, session):
     page.locator("#play").click()
 
 
+class Finger:
+    """One finger on the glass, as the browser gets it: what scrolls and what draws is for the page to say."""
+
+    def __init__(self, page) -> None:
+        self.page, self.session = page, page.context.new_cdp_session(page)
+
+    def send(self, kind: str, *points: tuple[float, float]) -> None:
+        places = [{"x": x, "y": y} for x, y in points]
+        self.session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
+
+    def drag(self, frame: int, start: tuple[float, float], end: tuple[float, float], steps: int = 8) -> None:
+        """From a pixel (y, x) to another, and up."""
+        box = self.page.locator(".frame[tabindex]").nth(frame).bounding_box()
+        unit = box["width"] / 10
+        for step in range(steps + 1):
+            y, x = (a + (b - a) * step / steps + 0.5 for a, b in zip(start, end))
+            self.send("touchMove" if step else "touchStart", (box["x"] + x * unit, box["y"] + y * unit))
+            self.page.wait_for_timeout(16)
+        self.send("touchEnd")
+
+
+@pytest.mark.parametrize("end", [(6, 5), (7, 2)])                   # aslant, and straight down as one scrolls
+def test_a_box_with_a_finger(opened, address, session, end):
+    page = opened(address, 390, touch=True)
+    finger = Finger(page)
+    frame = page.locator(".frame[tabindex]").nth(3)                 # the answer of the second denoiser, not chosen yet
+    frame.evaluate("frame => scrollTo(0, scrollY + frame.getBoundingClientRect().top - 400)")
+    before = page.evaluate("scrollY")
+    finger.drag(3, (7, 2), (1, 2))
+    page.wait_for_function("before => scrollY > before + 20", arg=before)
+    assert "whole answer" in page.locator("#shares-where").text_content(), "a finger that scrolls past asks nothing"
+
+    frame.tap(position={"x": 60, "y": 60})
+    wait_for_shares(page, "row 3, column 3")
+    page.wait_for_timeout(300)
+    before = page.evaluate("scrollY")
+    finger.drag(3, (3, 2), end)
+    wait_for_shares(page, f"rows 3 to {end[0]}, columns 2 to {end[1]}")
+    same_shares(page, session, 1, 11, 0, (3, 2, *end))
+    assert page.evaluate("scrollY") == before, "the page stays where it is"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_box_may_end_outside_of_its_picture(opened, address, session):
+    page = opened(address)
+    frame = page.locator(".frame[tabindex]").nth(1)
+    frame.scroll_into_view_if_needed()
+    where = frame.bounding_box()
+    unit = where["width"] / 10
+    page.mouse.move(where["x"] + 6.5 * unit, where["y"] + 5.5 * unit)
+    page.mouse.down()
+    page.mouse.move(where["x"] + 14 * unit, where["y"] + 7.5 * unit, steps=4)
+    page.mouse.up()
+    wait_for_shares(page, "rows 5 to 7, columns 6 to 9")
+
+
 @WIDTHS
 def test_knock_out_and_the_link_that_brings_it_back(opened, address, session, width):
     page = opened(address, width)

@@ -59,8 +59,8 @@ def main(args: list[str]) -> None:
     identity = {key: value for key, value in asdict(config).items() if key != "outdir"}
     run = RunDirectory(config.outdir, identity | {"data_checksum": source.parts[0].checksum()}, command="attribute")
     level = nearest_level(path, config)
-    z, _ = path.upto(level)
-    found = shares(denoiser, z, path.levels[level], mask, config.top)
+    z, answer = path.upto(level)
+    found = shares(denoiser, z, answer, path.levels[level], mask, config.top)
     result = {"denoiser": method.title(denoiser), "pixel": config.pixel, **summary(found)}
     if config.input is None:
         result["path"] = []

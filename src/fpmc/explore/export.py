@@ -33,7 +33,7 @@ def export_page(
         raise InputError(f"an export needs seeds and levels from 0 to {STEPS - 1}, got {list(seeds)}, {list(levels)}")
     room = most - len(page_html("", "null").encode()) - 10_000
     record: dict[str, Any] = {}
-    pictures: dict[str, Any] = {}                       # training images, each once
+    pictures: dict[str, Any] = {}                       # training images and where they speak, each once
     every = list(questions(session, seeds, levels))
     for kind, asked, answer in every:
         key, (slim, new) = key_of(kind, asked), _slim(smaller(answer()))
@@ -110,12 +110,16 @@ def _pixels(session: Session) -> tuple[list[int], list[int]]:
 
 
 def _slim(answer: Any) -> tuple[Any, dict[str, Any]]:
-    """An answer without what the page does not show, and its training images by name, so that each is there once."""
+    """An answer without what the page does not show, and its pictures by name, so that each is there once."""
     if not isinstance(answer, dict) or "images" not in answer:
         return answer, {}
     rows, pictures = [], {}
-    for row in answer["images"]:
-        name = hashlib.blake2b(row["pixels"]["u8"].encode(), digest_size=6).hexdigest()
-        pictures[name] = row["pixels"]
-        rows.append({key: value for key, value in row.items() if key not in ("answer", "pixels")} | {"picture": name})
+    for row in (row for row in answer["images"] if row["speaks"]):
+        names = {part: _name(row[part]) for part in ("pixels", "map")}
+        pictures |= {name: row[part] for part, name in names.items()}
+        rows.append({key: value for key, value in row.items() if key != "answer"} | names)
     return {**answer, "images": rows, "answer": None}, pictures
+
+
+def _name(picture: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(picture).encode(), digest_size=6).hexdigest()

@@ -21,7 +21,12 @@ class Path:
         self.denoiser, self.device = denoiser, device
         self.levels = tuple(levels)                     # decreasing, the last is 0
         self.states = [z.detach().to("cpu", torch.float64)]     # z at level k, (1, C, H, W)
-        self.answers: list[Tensor] = []                 # D(z, σ) at level k, float64
+        self.answers: list[Tensor] = []                 # D(z, σ) at level k, float32, as it is answered
+
+    @property
+    def bytes(self) -> int:
+        """What its states and answers take once all are there."""
+        return self.length * self.states[0].numel() * (8 + 4)
 
     @property
     def length(self) -> int:
@@ -42,11 +47,11 @@ class Path:
         """z and D(z, σ) at a level, float32 (1, C, H, W)."""
         while len(self.answers) <= level:
             self.advance()
-        return self.states[level].float(), self.answers[level].float()
+        return self.states[level].float(), self.answers[level]
 
     def _call(self, z: Tensor, sigma: float) -> Tensor:
         with torch.no_grad():
-            return self.denoiser(z.to(self.device, torch.float32), sigma).to("cpu", torch.float64)
+            return self.denoiser(z.to(self.device, torch.float32), sigma).to("cpu", torch.float32)
 
     def _slope(self, z: Tensor, sigma: float) -> Tensor:
         known = z is self.states[-1] and len(self.answers) == len(self.states)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.sources import Source, as_source
 from fpmc.errors import InputError
 from fpmc.explore import requests as ask
+from fpmc.explore.kept import Kept
 from fpmc.explore.pack import pack
 from fpmc.explore.path import GRID, Path, below, from_seed
 from fpmc.explore.pixel import group_weights, pixel
@@ -27,8 +27,7 @@ from fpmc.methods.wiener import estimate_sigma
 from fpmc.process import Denoiser
 from fpmc.sampling import initial_noise
 
-T = TypeVar("T")
-KEPT = {"paths": 128, "shares": 512, "without": 8, "pictures": 32, "errors": 2048, "weights": 256}
+KNOCKED = 3                                             # denoisers without some images that are kept; images are shared
 
 
 class Session:
@@ -50,7 +49,8 @@ class Session:
         # Hovering has a thread of its own, and a denoiser keeps the level it blended last: so it has copies of its own.
         self.looked_at = [replace(each) if isinstance(each, FPMC) else each for each in self.denoisers]
         self.names = list(names) if names else _names(self.denoisers)
-        self.kept: dict[str, OrderedDict[Any, Any]] = {kind: OrderedDict() for kind in KEPT}
+        self.kept = Kept()
+        self.knocked: dict[tuple[int, tuple[int, ...]], FPMC] = {}      # the last used is the last
         shapes = {tuple(getattr(each, "shape", self.shape)) for each in self.denoisers}
         if not denoisers or shapes != {self.shape}:
             raise InputError(f"denoisers of images {sorted(shapes)}, images of {self.shape}; give some of one shape")
@@ -81,7 +81,7 @@ class Session:
             denoiser = self._without(asked.denoiser, asked.without)
             return Path(denoiser, z, levels, self.device)
 
-        return self._keep("paths", (self._index(asked.denoiser), asked.start, asked.without), make)
+        return self.kept.get(("path", self._index(asked.denoiser), asked.start, asked.without), make)
 
     def step(self, asked: ask.Way, level: int) -> dict[str, Any]:
         """z and D(z, σ) at a level of a path."""
@@ -108,12 +108,12 @@ class Session:
         def find() -> dict[str, Any]:
             path = self.path(ask.Way(denoiser=asked.denoiser, start=asked.start, without=asked.without))
             self._attributable(asked.denoiser)
-            z, _ = path.upto(self._level(path, asked.level))
+            z, answer = path.upto(self._level(path, asked.level))
             mask = region_mask(asked.region, self.shape)
             denoiser = self._without(asked.denoiser, asked.without)
-            return shares(denoiser, z.to(self.device), path.levels[asked.level], mask, asked.top)
+            return shares(denoiser, z.to(self.device), answer, path.levels[asked.level], mask, asked.top)
 
-        return self._keep("shares", asked, find)
+        return self.kept.get(("shares", asked), find)
 
     def pixel(self, asked: ask.Pixel) -> dict[str, Any]:
         """What answers for a pixel."""
@@ -134,7 +134,7 @@ class Session:
         if not isinstance(denoiser, FPMC):
             return {"level": asked.level, "groups": []}
         sigma = GRID[asked.level]
-        found = self._keep("weights", (asked.denoiser, sigma), lambda: group_weights(denoiser.at(sigma)))
+        found = self.kept.get(("weights", asked.denoiser, sigma), lambda: group_weights(denoiser.at(sigma)))
         return {"level": asked.level, "groups": found}
 
     def error(self, asked: ask.Level) -> dict[str, Any]:
@@ -149,12 +149,12 @@ class Session:
                 answer = self.denoisers[self._index(asked.denoiser)](z.to(self.device), GRID[asked.level]).cpu()
             return float((answer - target).square().mean())
 
-        return {"level": asked.level, "error": self._keep("errors", asked, find)}
+        return {"level": asked.level, "error": self.kept.get(("error", asked), find)}
 
     def upload(self, data: bytes) -> dict[str, Any]:
         """Take a picture, under a name made of its bytes, with the noise level it most likely has."""
         name = hashlib.sha256(data).hexdigest()[:16]
-        picture = self._keep("pictures", name, lambda: read_picture(data, self.shape))
+        picture = self.kept.get(("picture", name), lambda: read_picture(data, self.shape))
         sigma = float(estimate_sigma(fit_gaussian(self.source), picture)[0])
         return {"picture": name, "sigma": min(max(sigma, 2e-3), 80.0), "pixels": pack(picture[0])}
 
@@ -172,7 +172,7 @@ class Session:
             return z, path.levels[paint.level :]
         if start.own is None:
             return from_seed(start.seed, self.shape)
-        picture = self.kept["pictures"].get(start.own.picture)
+        picture = self.kept.known(("picture", start.own.picture))
         if picture is None:
             raise InputError("the picture of this link is no longer here; drop it on the page again")
         noise = start.own.sigma * initial_noise([start.seed], self.shape) if start.own.noise else 0.0
@@ -182,7 +182,12 @@ class Session:
         if not ids:
             return self.denoisers[self._index(index)]
         denoiser = self._attributable(index)
-        return self._keep("without", (index, ids), lambda: denoiser.without(list(ids)))
+        made = self.knocked.pop((index, ids), None) or denoiser.without(list(ids))
+        if len(self.knocked) == KNOCKED:                # the oldest goes, and the paths that would keep it
+            gone = self.knocked.pop(next(iter(self.knocked)))
+            self.kept.drop_if(lambda kept: isinstance(kept, Path) and kept.denoiser is gone)
+        self.knocked[index, ids] = made
+        return made
 
     def _attributable(self, index: int) -> FPMC:
         denoiser = self.denoisers[self._index(index)]
@@ -202,16 +207,6 @@ class Session:
         if level >= path.length:
             raise InputError(f"there is no level {level} on this path; it has {path.length}, counted from 0")
         return level
-
-    def _keep(self, kind: str, key: Any, make: Callable[[], T]) -> T:
-        """What was made before, or made now; the least recently used goes when there is too much."""
-        kept = self.kept[kind]
-        if key not in kept:
-            kept[key] = make()
-            while len(kept) > KEPT[kind]:
-                kept.popitem(last=False)
-        kept.move_to_end(key)
-        return kept[key]
 
 
 def _names(denoisers: Sequence[Denoiser]) -> list[str]:

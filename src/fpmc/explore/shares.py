@@ -33,12 +33,12 @@ def region_mask(region: tuple[int, int, int, int] | None, shape: tuple[int, int,
     return mask
 
 
-def shares(denoiser: Any, z: Tensor, sigma: float, mask: Tensor, top: int) -> dict[str, Any]:
-    """The `top` images with the largest share in D(z, σ) at the pixels of `mask`; z (1, C, H, W)."""
+def shares(denoiser: Any, z: Tensor, answer: Tensor, sigma: float, mask: Tensor, top: int) -> dict[str, Any]:
+    """The `top` images with the largest share in the answer D(z, σ) at the pixels of `mask`; both (1, C, H, W)."""
     if not isinstance(denoiser, FPMC):
         name = getattr(denoiser, "name", None) or type(denoiser).__name__
         raise InputError(f"{name} is a network: it holds no training images to attribute to; click an analytic answer")
-    return described(denoiser.attribute(z, sigma, top, mask=mask), denoiser(z, sigma), sigma)
+    return described(denoiser.attribute(z, sigma, top, mask=mask), answer, sigma)
 
 
 def described(found: Attribution, answer: Tensor, sigma: float) -> dict[str, Any]:

@@ -21,8 +21,8 @@ STOPS = torch.tensor([(0, 34, 78), (60, 77, 110), (124, 123, 120), (187, 173, 10
 def along(path: Path, mask: Tensor, top: int) -> Iterator[dict[str, Any]]:
     """The largest shares at every level of a path, noisiest first."""
     for level in range(path.length):
-        z, _ = path.upto(level)
-        yield summary(shares(path.denoiser, z.to(path.device), path.levels[level], mask, top))
+        z, answer = path.upto(level)
+        yield summary(shares(path.denoiser, z.to(path.device), answer, path.levels[level], mask, top))
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from fpmc.engine.settings import Call, Settings
 from fpmc.engine.simd.sparse import DEEPEST, Sparse, build, choose
 
 _counted: WeakKeyDictionary[Precision | Response, dict[bool, int]] = WeakKeyDictionary()
-_rows: WeakKeyDictionary[Group, tuple[bool, Sparse]] = WeakKeyDictionary()
-_columns: WeakKeyDictionary[Group, Sparse] = WeakKeyDictionary()
+_rows: WeakKeyDictionary[Precision, tuple[bool, Sparse]] = WeakKeyDictionary()      # of q, whatever images it asks
+_columns: WeakKeyDictionary[Response, Sparse] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,18 +93,17 @@ class _Rows(FusedRun):
 
         assert isinstance(self.offer, SparseRows)
         self.posterior, self.respond = kernels.rows_posterior, kernels.rows_respond
-        (group,), short = self.groups, self.offer.short
-        q = group.q
-        if (kept := _rows.get(group)) is None or kept[0] != short:
-            _rows[group] = short, build((q.values if isinstance(q, Precisions) else q.dense()).flatten(1), short)
-        return kernels.Rows(q.channels * q.height * q.width, self.offer.centred, _rows[group][1])
+        q, short = self.groups[0].q, self.offer.short
+        if (kept := _rows.get(q)) is None or kept[0] != short:
+            _rows[q] = short, build((q.values if isinstance(q, Precisions) else q.dense()).flatten(1), short)
+        return kernels.Rows(q.channels * q.height * q.width, self.offer.centred, _rows[q][1])
 
     def response(self) -> Sparse:
         """By output value; posteriors are at most 1, so differences lose nothing."""
-        (group,) = self.groups
-        if group not in _columns:
-            _columns[group] = build(group.r.dense().flatten(1).T, True)
-        return _columns[group]
+        r = self.groups[0].r
+        if r not in _columns:
+            _columns[r] = build(r.dense().flatten(1).T, True)
+        return _columns[r]
 
     def width(self) -> int:
         return len(self.response().ends) - 1

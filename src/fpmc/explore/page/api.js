@@ -83,7 +83,11 @@ function keyOf(kind, body) {
 
 function recorded(kind, body) {
   const found = record.answers[keyOf(kind, body)];
-  if (!found) throw new Error("This page is a record, and this view is not in it. Start fpmc explore to see all of them.");
-  if (found.images) for (const row of found.images) row.pixels = record.pictures[row.picture];
-  return found;
+  if (!found) {
+    const { levels, asked_levels: asked } = record.answers.about;
+    const known = asked.map((level) => levels[level].toPrecision(3)).join(", ");
+    throw new Error(`This page is a record, and this view is not in it: it knows who made what at σ = ${known}. Start fpmc explore to see all.`);
+  }
+  const shown = (row) => ({ ...row, pixels: record.pictures[row.pixels], map: record.pictures[row.map] });
+  return found.images ? { ...found, images: found.images.map(shown) } : found;
 }

@@ -124,6 +124,7 @@ async function begin() {
   if (location.search) history.replaceState(null, "", location.pathname + location.hash);   // the token is a cookie now
   const about = await ask("about");
   find("data").textContent = about.data + (record ? ", a record of some views" : "");
+  document.body.classList.toggle("record", Boolean(record));
   for (const id of ["knock-section", "own-section"]) find(id).hidden = Boolean(record);
   change(fromFragment(location.hash, about));
   wireViews(about);

@@ -34,17 +34,20 @@ export function makePictures(root, about, { hover, paint }) {
     };
     const at = (pixel) => { hovered = { denoiser, y: pixel[0], x: pixel[1] }; hover(hovered); overlay(); };
     one.frame.addEventListener("pointermove", (event) => {
+      if (!event.isPrimary) return;                          // a second finger
       const pixel = place(event);
       if (from && isState && paint.active()) paint.dot(denoiser, pixel);
       else if (from && !record) { box = [...order(from, pixel)]; overlay(); }
       at(pixel);
     });
     one.frame.addEventListener("pointerdown", (event) => {
+      if (!event.isPrimary || event.button !== 0) return;
       from = place(event);
-      if (isState && paint.active()) { one.frame.setPointerCapture(event.pointerId); paint.dot(denoiser, from); }
+      one.frame.setPointerCapture(event.pointerId);          // a box may end outside
+      if (isState && paint.active()) paint.dot(denoiser, from);
     });
     one.frame.addEventListener("pointerup", (event) => {
-      if (!from) return;
+      if (!from || !event.isPrimary) return;
       if (isState && paint.active()) paint.done();
       else change({ focus: denoiser, region: order(from, place(event)) });
       from = null; box = null; overlay();

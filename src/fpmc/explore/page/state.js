@@ -40,10 +40,11 @@ export function fromFragment(text, about) {
     const value = Number(parts.get(name) ?? fallback);
     return Number.isInteger(value) && value >= 0 && value <= most ? value : fallback;
   };
+  const asked = about.asked_levels ?? [11];                 // an exported page begins where it knows who made what
   const numbers = (text) => text.split(".").map(Number);
   const patch = {
     seed: whole("seed", about.seeds?.[0] ?? 0, 2 ** 32 - 1),
-    level: whole("level", 11, about.levels.length - 1),
+    level: whole("level", asked[asked.length >> 1], about.levels.length - 1),
     focus: whole("on", 0, about.denoisers.length - 1),
     region: null, without: [], own: null, paint: null,
   };
