@@ -67,8 +67,9 @@ def problems(images: ImageSet) -> Iterator[tuple[str, Collection, float]]:
             mask = discs(shape, radius)
             yield "rows", Collection(mask, own, images), sigma
             yield "rows", Collection(mask, SameAsQ(mask), images), sigma
-        soft = discs(shape, 2.0, soft=True)
-        yield "rows", Collection(soft, own, images), sigma
+        soft, wide = (discs(shape, radius, soft=True) for radius in (2.0, 8.0))
+        for kept in (soft, wide):
+            yield "rows", Collection(kept, own, images), sigma
         for kernel in ("direct", "matrix"):
             yield kernel, Collection(soft, Responses(soft.values.sqrt()), images), sigma
         yield "direct", Collection(Squares(5, *shape[1:]), own, images), sigma

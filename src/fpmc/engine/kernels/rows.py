@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,9 +20,9 @@ from fpmc.engine.kernels.fused import Fused, FusedRun
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of
 from fpmc.engine.reduce import Reduction
 from fpmc.engine.settings import Call, Settings
-from fpmc.engine.simd.sparse import DEEPEST, Sparse, build, choose
+from fpmc.engine.simd.sparse import DEEPEST, Sparse, build, work
 
-_counted: WeakKeyDictionary[Precision | Response, dict[bool, int]] = WeakKeyDictionary()
+_counted: WeakKeyDictionary[Precision | Response, dict[bool, tuple[str, int]]] = WeakKeyDictionary()
 _rows: WeakKeyDictionary[Precision, tuple[bool, Sparse]] = WeakKeyDictionary()      # of q, whatever images it asks
 _columns: WeakKeyDictionary[Response, Sparse] = WeakKeyDictionary()
 
@@ -46,19 +47,22 @@ class SparseRows(Fused):
         slots = {"owned": dimension, "means": length * dimension, "mixed": dimension}[respond]
         centred = call.sigma + 1 < call.sigma**2 + 0.5  # the sizes of x(x − 2z) and of (z − x)²
         for short in (False, True):
-            counts = {
+            counts = Counter({
                 "fused.element": float(passes * dimension * images),
-                "fused.entry": float(entries(q, short) * passes * images),
                 "fused.estimator": float(passes * length * images),
-            }
+            })
+            kind, count = sums(q, short)
+            counts[f"fused.{kind}"] += float(count * passes * images)
             if respond == "mixed":
-                counts["fused.entry"] += float(entries(group.r, True) * images)
+                kind, count = sums(group.r, True)
+                counts[f"fused.{kind}"] += float(count * images)
                 counts["fused.element"] += float(dimension * images)
             elif respond == "means":
                 counts["fused.element"] += float(slots * images)
             why = f"{q.entries / length:.1f} of {span} entries per row"
             why += ", shared by the channels" if q.channels == 1 and group.shape[0] > 1 else ""
-            why += f", {entries(q, True) / length:.1f} as differences" if short else ""
+            why += f", {sums(q, True)[1] / length:.1f} as differences" if short else ""
+            why += ", four rows at a time" if sums(q, short)[0] == "four" else ""
             why += "; two passes, since responses mix normalised posteriors" if passes == 2 else ""
             yield cls(
                 respond=respond, sigma=call.sigma, estimators=length, images=images, counts=counts,
@@ -78,12 +82,12 @@ def rounding(group: Group, call: Call, centred: bool) -> float:
     return torch.finfo(call.dtype).eps * math.sqrt(DEEPEST) * logit
 
 
-def entries(part: Precision | Response, short: bool) -> int:
-    """Entries of the sparse form, of q by estimator, of r by output value; kept with what they belong to."""
+def sums(part: Precision | Response, short: bool) -> tuple[str, int]:
+    """What sparse sums take (`sparse.work`), of q by estimator, of r by output value; kept with what they belong to."""
     counts = _counted.setdefault(part, {})
     if short not in counts:
         matrix = (part.values if isinstance(part, Precisions) else part.dense()).flatten(1)
-        counts[short] = choose(matrix.T if isinstance(part, Response) else matrix, short)[1]
+        counts[short] = work(matrix.T if isinstance(part, Response) else matrix, short)
     return counts[short]
 
 
@@ -106,4 +110,4 @@ class _Rows(FusedRun):
         return _columns[r]
 
     def width(self) -> int:
-        return len(self.response().ends) - 1
+        return self.response().rows

@@ -14,6 +14,7 @@ from fpmc.engine.simd.lanes import (
     differences,
     everything,
     posterior,
+    room_for,
     row_sums,
     squares,
     unpack,
@@ -186,12 +187,12 @@ def rows_posterior(stretch, first, last, asked, sums, q):
     """Posterior sums of sparse rows."""
     x = np.empty(stretch.blocks.shape[1], np.float32)
     s = np.empty(q.span * LANES, np.float32)
-    distances = np.empty((len(q.rows.ends) - 1) * LANES, np.float32)
+    distances = room_for(q.rows)
     for j in range(first, last):
         unpack(stretch.blocks[j], x)
         for b in range(len(asked.z)):
             differences(asked.z[b], x, s, q.centre)
-            row_sums(s, q.rows.ends, q.rows.turns, q.rows.places, q.rows.values, q.rows.bases, distances)
+            row_sums(s, q.rows, distances)
             prior = load(stretch.log_weights, j)
             sums.alive[b, j] = update(
                 distances, prior, asked.scale, x, asked.cut, sums.ends, sums.slots, sums.top[b], sums.mass[b],
@@ -204,8 +205,7 @@ def rows_respond(stretch, first, last, asked, norm, q, r, wanted):
     """Weights of sparse rows; r (`sparse.Sparse`) by output value, its places are estimators."""
     x = np.empty(stretch.blocks.shape[1], np.float32)
     s = np.empty(q.span * LANES, np.float32)
-    p = np.empty((len(q.rows.ends) - 1) * LANES, np.float32)
-    mixed = np.empty((len(r.ends) - 1) * LANES, np.float32)
+    p, mixed = room_for(q.rows), room_for(r)
     for j in range(first, last):
         if not norm.alive[:, j].any():
             continue
@@ -214,7 +214,7 @@ def rows_respond(stretch, first, last, asked, norm, q, r, wanted):
             if norm.alive[b, j] == 0:
                 continue
             differences(asked.z[b], x, s, q.centre)
-            row_sums(s, q.rows.ends, q.rows.turns, q.rows.places, q.rows.values, q.rows.bases, p)
+            row_sums(s, q.rows, p)
             posterior(p, load(stretch.log_weights, j), asked.scale, asked.cut, norm.top[b], norm.share[b], p)
-            row_sums(p, r.ends, r.turns, r.places, r.values, r.bases, mixed)
-            deliver(mixed, x, 0, b, j, wanted)
+            row_sums(p, r, mixed)
+            deliver(mixed[: r.rows * LANES], x, 0, b, j, wanted)

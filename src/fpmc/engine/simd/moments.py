@@ -24,13 +24,13 @@ from fpmc.core.sources import Source, scale
 from fpmc.engine.simd import lanes
 from fpmc.engine.simd.gradients import Entries
 from fpmc.engine.simd.lanes import BOTTOM, NOTHING, lay_out, unpack
+from fpmc.engine.simd.sparse import FOUR, Fours
 from fpmc.engine.simd.tiles import VECTORS, WIDTH, posterior, squares, weigh
 from fpmc.engine.simd.vector import KERNEL, LANES, add_totals, larger, largest, load, splat, store, total
 
 LEFT_OUT = 1e-3                                         # of a posterior, at most: images that count for nothing
 CHUNK = 4096                                            # images that are laid out at a time
 DRAWS = 256                                             # of a posterior, for its covariances
-FOUR = 4                                                # rows that are summed at a time
 ROWS = 1024                                             # estimators at a time: their posteriors take 4 N bytes each
 
 
@@ -197,25 +197,6 @@ class Rows(NamedTuple):
 NONE = np.zeros(0, np.int64)
 
 
-class Fours(NamedTuple):
-    """Entries of rows, `FOUR` at a time: a place that one of them has, all have."""
-
-    ends: np.ndarray                                    # int64 (fours + 1,)
-    places: np.ndarray                                  # int64 (places,)
-    values: np.ndarray                                  # float32 (places, FOUR)
-
-    @classmethod
-    def of(cls, q: Entries, first: int, last: int, span: int) -> Fours:
-        """The rows first … last, and as many without entries as are missing to a multiple of `FOUR`."""
-        here = slice(q.ends[first], q.ends[last])
-        row = np.repeat(np.arange(last - first), np.diff(q.ends[first : last + 1]))
-        values = np.zeros((-(-(last - first) // FOUR), span, FOUR), np.float32)
-        values[row // FOUR, q.places[here], row % FOUR] = q.values[here]
-        four, places = values.any(2).nonzero()
-        ends = np.concatenate([[0], np.bincount(four, minlength=len(values)).cumsum()])
-        return cls(ends, places, values[four, places])
-
-
 class Tiled:
     """A source in tiles, of which many noisy images are asked."""
 
@@ -263,7 +244,9 @@ class Tiled:
         found = np.zeros((len(pairs.places), count), np.float32)
         for first in range(0, len(q.ends) - 1, ROWS):
             last = min(first + ROWS, len(q.ends) - 1)
-            fours = Fours.of(q, first, last, span)
+            here = slice(q.ends[first], q.ends[last])
+            row = np.repeat(np.arange(last - first), np.diff(q.ends[first : last + 1]))
+            fours = Fours.of(row, q.places[here], q.values[here], last - first, span)
             share = np.empty(FOUR * (len(fours.ends) - 1), np.float32)
             kept = self._kept(len(share))
             weigh_all(self.tiles, log_weights, z, np.float32(0.5 / sigma**2), self.cut, *fours, span, kept, share)

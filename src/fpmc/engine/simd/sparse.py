@@ -1,4 +1,7 @@
-"""Sparse rows: each by its entries, by what it lacks, or by its difference to an earlier row, whichever is shortest."""
+"""Sparse rows: each by its entries, by what it lacks, or by its difference to an earlier row, whichever is shortest.
+
+Rows of any values go four at a time where neighbours see much the same places: what is read there is used four times.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,36 @@ from torch import Tensor
 CHAIN = 8                                               # rows that each differ from the one before; so many such chains
 DEEPEST = 2 * (CHAIN - 1)                               # differences that a row may be the sum of
 NOTHING, EVERYTHING = -1, -2                            # what a row is added to, if not to an earlier row
+FOUR = 4                                                # rows at a time
+WORTH = 2.5                                             # entries to a place from which on that is faster
 
 
 class Sparse(NamedTuple):
-    """Rows as `lanes.row_sums` takes them."""
+    """Rows as `lanes.row_sums` takes them; where they go four at a time, places and ends are those of fours."""
 
-    ends: np.ndarray                                    # int64 (rows + 1,)
-    turns: np.ndarray                                   # int64 (rows,): where the entries to subtract begin
+    rows: int
+    ends: np.ndarray                                    # int64 (rows + 1,), or (fours + 1,)
+    turns: np.ndarray                                   # int64 (rows,): where the entries to subtract begin; or (0,)
     places: np.ndarray                                  # int32 (entries,)
-    values: np.ndarray                                  # float32 (entries,); (0,) if all are 1 or −1
-    bases: np.ndarray                                   # int64 (rows,): NOTHING, EVERYTHING or an earlier row
+    values: np.ndarray                                  # float32 (entries,), (0,) if all are 1 or −1; or (places·FOUR,)
+    bases: np.ndarray                                   # int64 (rows,): NOTHING, EVERYTHING or an earlier row; or (0,)
+
+
+class Fours(NamedTuple):
+    """Rows four at a time: a place that one of them has, all have."""
+
+    ends: np.ndarray                                    # int64 (fours + 1,)
+    places: np.ndarray                                  # int64 (places,)
+    values: np.ndarray                                  # float32 (places, FOUR)
+
+    @classmethod
+    def of(cls, row: np.ndarray, place: np.ndarray, value: np.ndarray, rows: int, span: int) -> Fours:
+        """Of entries, and with rows without any, as many as are missing to a multiple of `FOUR`."""
+        values = np.zeros((-(-rows // FOUR), span, FOUR), np.float32)
+        values[row // FOUR, place, row % FOUR] = value
+        four, places = values.any(2).nonzero()
+        ends = np.concatenate([[0], np.bincount(four, minlength=len(values)).cumsum()])
+        return cls(ends, places, values[four, places])
 
 
 def choose(matrix: Tensor, short: bool) -> tuple[np.ndarray, int]:
@@ -50,6 +73,17 @@ def choose(matrix: Tensor, short: bool) -> tuple[np.ndarray, int]:
     return bases.numpy(), int(lengths.sum())
 
 
+def work(matrix: Tensor, short: bool) -> tuple[str, int]:
+    """What the sums of all rows take: entries, one by one, or places of four rows each."""
+    entries = choose(matrix, short)[1]
+    if not bool(((matrix == 0) | (matrix == 1)).all()):
+        there = torch.nn.functional.pad(matrix != 0, (0, 0, 0, -len(matrix) % FOUR))
+        places = int(there.view(-1, FOUR, matrix.shape[1]).any(1).sum())
+        if entries > WORTH * places:
+            return "four", places
+    return "entry", entries
+
+
 def build(matrix: Tensor, short: bool) -> Sparse:
     """The rows of a matrix."""
     bases, _ = choose(matrix, short)
@@ -64,9 +98,13 @@ def build(matrix: Tensor, short: bool) -> Sparse:
         values += [change[more], change[less]]
         turns.append(ends[-1] + len(more))
         ends.append(turns[-1] + len(less))
-    every = np.concatenate(values)
+    every, where = np.concatenate(values), np.concatenate(places)
+    if work(matrix, short)[0] == "four":
+        none = np.zeros(0, np.int64)
+        fours = Fours.of(np.repeat(np.arange(len(dense)), np.diff(ends)), where, every, *dense.shape)
+        return Sparse(len(dense), fours.ends, none, fours.places.astype(np.int32), fours.values.ravel(), none)
     unit = bool((np.abs(every) == 1).all())
     return Sparse(
-        np.array(ends), np.array(turns), np.concatenate(places).astype(np.int32),
-        np.zeros(0, np.float32) if unit else every, bases,
+        len(dense), np.array(ends), np.array(turns), where.astype(np.int32), np.zeros(0, np.float32) if unit else every,
+        bases,
     )
