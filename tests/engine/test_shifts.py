@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from fpmc.engine.simd.vector import KERNEL, LANES, load, splat, store
 from fpmc.images import ImageSet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+SHIFTS: Any = {"backend": "numba", "kernels": ("shifts",)}
 
 
 def test_powers_of_two_are_good_to_float32() -> None:
@@ -56,7 +58,7 @@ def test_any_lane_is_seen(lane: int) -> None:
 def test_what_is_passed_over_is_within_the_bound(problem: Problem, tolerance: float) -> None:
     """Leaving out a share t of a posterior moves its mean by at most t/(1 − t) times the range of the images, 2."""
     found = [
-        problem.collection.denoise(problem.z, problem.sigma, Settings(backend="numba", **each))
+        problem.collection.denoise(problem.z, problem.sigma, Settings(**SHIFTS, **each))
         for each in ({"tolerance": tolerance}, {"exact": True})
     ]
     assert (found[0] - found[1]).abs().max() <= 2 * tolerance / (1 - tolerance) + 1e-5
@@ -72,7 +74,7 @@ def test_widths_around_the_vectors(width: int, size: int) -> None:
     for sigma in (0.02, 0.3, 5.0):
         z = images.scaled([0, 5]) + sigma * torch.randn(2, 3, 7, width, generator=random)
         exact = denoiser(z.double(), sigma).float()
-        close(denoiser.using(backend="numba")(z, sigma), exact, 1e-5)
+        close(denoiser.using(**SHIFTS)(z, sigma), exact, 1e-5)
 
 
 def test_many_equal_images_do_not_add_up_rounding() -> None:
@@ -81,7 +83,7 @@ def test_many_equal_images_do_not_add_up_rounding() -> None:
     few = (127.5 + 60 * torch.randn(8, 1, 12, 12, generator=random)).clip(0, 255).byte()
     images = ImageSet(few.repeat(200, 1, 1, 1))
     z = 80 * torch.randn(1, 1, 12, 12, generator=random)
-    small, large = (presets.els(each, schedule=3).using(backend="numba") for each in (ImageSet(few), images))
+    small, large = (presets.els(each, schedule=3).using(**SHIFTS) for each in (ImageSet(few), images))
     close(large(z, 80.0), small(z, 80.0), 2e-6)
 
 
