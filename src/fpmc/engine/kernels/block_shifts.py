@@ -33,10 +33,11 @@ class BlockShifts(Fused):
             return
         threads = settings.threads or torch.get_num_threads()
         images, (channels, *lengths) = len(group.source.base), group.shape
-        moved = [list(displacements(length, group.source.size)) for length in lengths]
-        pixels, covered = (                             # that take a displacement, and that their patches cover
-            [sum(each[which][1] - each[which][0] for each in axis) for axis in moved] for which in (1, 2)
-        )
+        pixels, covered = [0, 0], [0, 0]                # that take a displacement, and that their patches cover
+        for axis, length in enumerate(lengths):
+            for _, own, window in displacements(length, group.source.size):
+                pixels[axis] += own[1] - own[0]
+                covered[axis] += window[1] - window[0]
         squares, across = float(math.prod(covered)), float(covered[0] * pixels[1])
         yield cls(
             respond="owned", sigma=call.sigma, estimators=len(group), images=images,

@@ -24,7 +24,7 @@ from fpmc.engine.settings import Call, Settings
 from fpmc.engine.state import State
 
 WEIGHING = 18                                           # entries of a patch that its weight costs as much as
-SORTING = 450.0                                         # nanoseconds for each patch, once
+SORTING = 400.0                                         # nanoseconds for each patch, once
 
 
 def reached(sigma: float, size: int) -> float:
@@ -78,13 +78,12 @@ class _SortedPatches(ShiftsRun):
         return q
 
     def first(self, begin: int, end: int) -> State:
-        batch, channels, height, width = self.z.shape
-        k, state = self.q.size // 2, super().first(begin, end)                 # of pixels that keep row or column
+        height, width = self.z.shape[2:]
+        k, state = self.size // 2, super().first(begin, end)                   # of pixels that keep row or column
         moving = torch.arange(height * width).view(height, width)[k : height - k, k : width - k].flatten()
         found = self._moving(begin, end, len(moving))
-        for name in ("top", "mass", "moment"):
-            ours, theirs = (getattr(each, name).view(batch, -1, channels if name == "moment" else 1)
-                            for each in (state, found))
+        for name in state.sums:
+            ours, theirs = (getattr(each, name).unflatten(1, (each.top.shape[1], -1)) for each in (state, found))
             ours[:, moving] = theirs[:, : len(moving)]
         return state
 
@@ -101,10 +100,10 @@ class _SortedPatches(ShiftsRun):
         for part in self.source.parts:
             low, high = max(0, begin - start), min(len(part), end - start)
             if low < high:
-                index, axes = sorted_patches(part, low, high, self.q.size, self.offer.threads)
+                index, axes = sorted_patches(part, low, high, self.size, self.offer.threads)
                 log_weights = np.zeros(high - low) if given is None else given[start + low : start + high].numpy()
                 lags = np.maximum(log_weights / self.noisy.scale, -BEYOND).astype(np.float32)
-                given_to = index, lags, self._asked(axes, padded), form_of(part, self.q.size)
+                given_to = index, lags, self._asked(axes, padded), form_of(part, self.size)
 
                 def work(own: Any, first: int, last: int, how: tuple = given_to) -> None:
                     index, lags, asked, form = how
@@ -118,11 +117,11 @@ class _SortedPatches(ShiftsRun):
         """The patches that move, and their features."""
         from fpmc.engine.simd import clusters
 
-        channels, size = self.z.shape[1], self.q.size
+        channels, size = self.z.shape[1], self.size
         z = torch.from_numpy(self.asked.z).view_as(self.z).double()
         patches = F.unfold(z, size).view(len(z), channels, size * size, -1).permute(0, 3, 2, 1).flatten(2)
         along = patches @ torch.from_numpy(axes).double().T
         left = (patches.square().sum(2) - along.square().sum(2)).clamp(min=0).sqrt()
         features = F.pad(torch.cat([along, left[..., None]], 2), (0, 0, 0, padded - patches.shape[1])).transpose(1, 2)
-        flat = [each.flatten(1).float().contiguous().numpy() for each in (patches, features)]
-        return clusters.Asked(*flat, self.noisy.scale, self.noisy.margin)
+        asked, described = (each.flatten(1).float().contiguous().numpy() for each in (patches, features))
+        return clusters.Asked(asked, described, self.noisy.scale, self.noisy.margin)

@@ -71,6 +71,7 @@ class ShiftsRun(FusedRun):
         steep = 0.5 / (self.offer.sigma * UNIT) ** 2
         z = np.pad(self.asked.z, ((0, 0), (0, LANES)))  # vectors may reach beyond its end
         self.noisy = shifts.Query(z, steep, min(self.offer.cut / steep, float(shifts.BEYOND)))
+        self.size = source.size
         return shifts.Shifts(*source.shape, source.size)
 
     def first(self, begin: int, end: int) -> State:
