@@ -22,8 +22,8 @@ from fpmc.engine.simd.shifts import FAR, LOG2E
 from fpmc.engine.simd.vector import KERNEL, LANES, add_totals, entry, larger, largest, load, splat, total
 
 EMPTY = 128                                             # clusters between emptyings of the sums into float64
-LOOSE = np.float32(1.001)                               # limits are rounded up: rounding moves a feature by less than
-ROUNDING = np.float32(0.01)                             # 1e-5·127.5·√d, and (a + e)² ≤ 1.001 a² + 1001 e²
+LOOSE = np.float32(1.001)                               # limits are rounded up: rounding moves the features of a patch
+ROUNDING = np.float32(0.03)                             # by e < 4e-5·127.5·√d, and (a + e)² ≤ 1.001 a² + 1001 e²
 
 
 class Asked(NamedTuple):
