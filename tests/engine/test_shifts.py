@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -101,3 +102,19 @@ def test_attribution_is_fused_and_equals_torch(problem: Problem) -> None:
         order = [each.index.argsort(1) for each in (ours, theirs)]
         a, b = (t.take_along_dim(o[..., None, None, None], 1) for t, o in zip((a, b), order))
         close(a, b, 1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_block_shifts_count_the_margins_of_their_windows(size: int) -> None:
+    """Squared differences of all that patches cover, then sums along rows and down columns, at each displacement."""
+    images = ImageSet(torch.zeros(5, 2, 9, 8, dtype=torch.uint8))
+    settings = Settings(backend="numba", kernels=("block shifts",))
+    (step,) = presets.els(images, schedule=size).at(1.0).plan(Call(1.0), settings).steps
+    k, counted = size // 2, 0
+    for dy, dx in itertools.product(range(2 * k - 8, 9 - 2 * k), range(2 * k - 7, 8 - 2 * k)):
+        rows = [y for y in range(9) if dy == 0 or (k <= y < 9 - k and k <= y + dy < 9 - k)]
+        columns = [x for x in range(8) if dx == 0 or (k <= x < 8 - k and k <= x + dx < 8 - k)]
+        high, wide = (len({e for at in line for e in range(at - k, at + k + 1) if 0 <= e < length})
+                      for line, length in ((rows, 9), (columns, 8)))
+        counted += 2 * high * wide + 3 * (high * len(columns) + len(rows) * len(columns))
+    assert step.work == 5 * counted

@@ -29,7 +29,7 @@ SORTING = 400.0                                         # nanoseconds for each p
 
 def reached(sigma: float, size: int) -> float:
     """The share of patches that are looked at, as it is on CIFAR-10; with fewer images it is more."""
-    half = 0.2 + 0.065 * size                           # noise level at which every second one is
+    half = min(0.5, 0.2 + 0.065 * size)                 # noise level at which every second one is
     return 1 / (1 + (half / sigma) ** 2.3)
 
 
