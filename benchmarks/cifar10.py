@@ -68,8 +68,8 @@ for size, sigma in ((3, 0.14), (7, 1.09), (15, 3.26)):
 for radius, sigma in ((1.0, 0.14), (2.3, 0.585), (4.3, 1.92), (7.2, 3.26)):
     CASES.append((f"flex{radius}", partial(discs, radius=radius), [sigma]))
 CASES.append(("lukoianov", presets.lukoianov, [0.14, 3.26, 12.9, 80]))
-for size, sigma in ((3, 0.14), (9, 1.09)):
-    CASES.append((f"els{size}", partial(presets.els, schedule=size), [sigma]))
+for size, sigmas in ((3, [0.14, 0.296]), (5, [0.296, 0.55]), (9, [1.09]), (19, [3.26])):
+    CASES.append((f"els{size}", partial(presets.els, schedule=size), sigmas))
 CASES.append(("soft", soft, [1.09]))
 CASES.append(("whole", soft_whole, [40.8]))
 

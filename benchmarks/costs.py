@@ -77,6 +77,8 @@ def problems(images: ImageSet) -> Iterator[tuple[str, Collection, float]]:
     for size, sigma in ((3, 0.2), (9, 1.09), (15, 2.0), (19, 3.26)):
         for kernel in ("shifts", "block shifts"):
             yield kernel, presets.els(few, schedule=size).at(sigma), sigma
+    for size, sigma in ((3, 0.023), (3, 0.14), (3, 0.296), (5, 0.296)):
+        yield "clusters", presets.els(images, schedule=size).at(sigma), sigma
     yield "affine", presets.wiener(images).at(1.0), 1.0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from fpmc.engine.simd.vector import KERNEL, LANES, load, splat, store
 from fpmc.images import ImageSet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+SHIFTS: Any = {"backend": "numba", "kernels": ("shifts",)}
 
 
 def test_powers_of_two_are_good_to_float32() -> None:
@@ -56,7 +59,7 @@ def test_any_lane_is_seen(lane: int) -> None:
 def test_what_is_passed_over_is_within_the_bound(problem: Problem, tolerance: float) -> None:
     """Leaving out a share t of a posterior moves its mean by at most t/(1 − t) times the range of the images, 2."""
     found = [
-        problem.collection.denoise(problem.z, problem.sigma, Settings(backend="numba", **each))
+        problem.collection.denoise(problem.z, problem.sigma, Settings(**SHIFTS, **each))
         for each in ({"tolerance": tolerance}, {"exact": True})
     ]
     assert (found[0] - found[1]).abs().max() <= 2 * tolerance / (1 - tolerance) + 1e-5
@@ -72,7 +75,7 @@ def test_widths_around_the_vectors(width: int, size: int) -> None:
     for sigma in (0.02, 0.3, 5.0):
         z = images.scaled([0, 5]) + sigma * torch.randn(2, 3, 7, width, generator=random)
         exact = denoiser(z.double(), sigma).float()
-        close(denoiser.using(backend="numba")(z, sigma), exact, 1e-5)
+        close(denoiser.using(**SHIFTS)(z, sigma), exact, 1e-5)
 
 
 def test_many_equal_images_do_not_add_up_rounding() -> None:
@@ -81,7 +84,7 @@ def test_many_equal_images_do_not_add_up_rounding() -> None:
     few = (127.5 + 60 * torch.randn(8, 1, 12, 12, generator=random)).clip(0, 255).byte()
     images = ImageSet(few.repeat(200, 1, 1, 1))
     z = 80 * torch.randn(1, 1, 12, 12, generator=random)
-    small, large = (presets.els(each, schedule=3).using(backend="numba") for each in (ImageSet(few), images))
+    small, large = (presets.els(each, schedule=3).using(**SHIFTS) for each in (ImageSet(few), images))
     close(large(z, 80.0), small(z, 80.0), 2e-6)
 
 
@@ -99,3 +102,19 @@ def test_attribution_is_fused_and_equals_torch(problem: Problem) -> None:
         order = [each.index.argsort(1) for each in (ours, theirs)]
         a, b = (t.take_along_dim(o[..., None, None, None], 1) for t, o in zip((a, b), order))
         close(a, b, 1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_block_shifts_count_the_margins_of_their_windows(size: int) -> None:
+    """Squared differences of all that patches cover, then sums along rows and down columns, at each displacement."""
+    images = ImageSet(torch.zeros(5, 2, 9, 8, dtype=torch.uint8))
+    settings = Settings(backend="numba", kernels=("block shifts",))
+    (step,) = presets.els(images, schedule=size).at(1.0).plan(Call(1.0), settings).steps
+    k, counted = size // 2, 0
+    for dy, dx in itertools.product(range(2 * k - 8, 9 - 2 * k), range(2 * k - 7, 8 - 2 * k)):
+        rows = [y for y in range(9) if dy == 0 or (k <= y < 9 - k and k <= y + dy < 9 - k)]
+        columns = [x for x in range(8) if dx == 0 or (k <= x < 8 - k and k <= x + dx < 8 - k)]
+        high, wide = (len({e for at in line for e in range(at - k, at + k + 1) if 0 <= e < length})
+                      for line, length in ((rows, 9), (columns, 8)))
+        counted += 2 * high * wide + 3 * (high * len(columns) + len(rows) * len(columns))
+    assert step.work == 5 * counted

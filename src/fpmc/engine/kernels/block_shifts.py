@@ -14,7 +14,7 @@ from torch import Tensor
 from fpmc.core.sources import Translations
 from fpmc.engine.kernels.fused import Fused, FusedRun
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of
-from fpmc.engine.kernels.translated import inside
+from fpmc.engine.kernels.translated import displacements, inside
 from fpmc.engine.reduce import Reduction
 from fpmc.engine.settings import Call, Settings
 
@@ -32,14 +32,19 @@ class BlockShifts(Fused):
         if not isinstance(group.source, Translations):
             return
         threads = settings.threads or torch.get_num_threads()
-        inner = inside(group.source)
-        images = len(group.source.base)
+        images, (channels, *lengths) = len(group.source.base), group.shape
+        pixels, covered = [0, 0], [0, 0]                # that take a displacement, and that their patches cover
+        for axis, length in enumerate(lengths):
+            for _, own, window in displacements(length, group.source.size):
+                pixels[axis] += own[1] - own[0]
+                covered[axis] += window[1] - window[0]
+        squares, across = float(math.prod(covered)), float(covered[0] * pixels[1])
         yield cls(
             respond="owned", sigma=call.sigma, estimators=len(group), images=images,
-            counts={"block shifts.element": images * float(inner) ** 2 * (group.shape[0] + 4)},
+            counts={"block shifts.element": images * (channels * squares + 3 * (across + math.prod(pixels)))},
             memory=cls.room(groups, call.batch, threads, math.prod(group.shape)), threads=threads,
             why="a fixed displacement turns patch distances into box sums",
-            cut=cut_of(group.source.base, 1, settings, copies=inner),
+            cut=cut_of(group.source.base, 1, settings, copies=inside(group.source)),
         )
 
     def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:

@@ -47,34 +47,38 @@ class FusedShifts(Fused):
         )
 
     def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:
-        return _Shifts(self, groups, z, reduction, total)
+        return ShiftsRun(self, groups, z, reduction, total)
 
 
-class _Shifts(FusedRun):
+def no_patches(batch: int, pixels: int, channels: int) -> Any:
+    """Before the first image."""
+    from fpmc.engine.simd import shifts
+
+    near, best, limit = (np.full((batch, pixels), shifts.BEYOND, np.float32) for _ in range(3))
+    return shifts.Patches(near, best, limit, np.zeros((batch, pixels)), np.zeros((batch, pixels * channels)))
+
+
+class ShiftsRun(FusedRun):
+    """Pixel by pixel, under all displacements."""
+
     def query(self) -> NamedTuple:
         from fpmc.engine.simd import shifts
         from fpmc.engine.simd.vector import LANES
 
+        self.posterior = shifts.shifts_posterior
         source = self.groups[0].source
         assert isinstance(source, Translations)
         steep = 0.5 / (self.offer.sigma * UNIT) ** 2
         z = np.pad(self.asked.z, ((0, 0), (0, LANES)))  # vectors may reach beyond its end
         self.noisy = shifts.Query(z, steep, min(self.offer.cut / steep, float(shifts.BEYOND)))
+        self.size = source.size
         return shifts.Shifts(*source.shape, source.size)
 
     def first(self, begin: int, end: int) -> State:
-        from fpmc.engine.simd import shifts
-
-        batch, pixels, dimension = len(self.z), self.z[0, 0].numel(), self.z[0].numel()
-
-        def empty() -> Any:
-            near, mark, limit = (np.full((batch, pixels), shifts.BEYOND, np.float32) for _ in range(3))
-            return shifts.Patches(near, mark, limit, np.zeros((batch, pixels)), np.zeros((batch, dimension)))
-
-        sums = [empty() for _ in range(self.offer.threads)]
+        sums = [no_patches(len(self.z), self.z[0, 0].numel(), self.z.shape[1]) for _ in range(self.offer.threads)]
         for part in self._stretches(begin, end):
             def work(own: Any, first: int, last: int, stretch: Any = part.stretch) -> None:
-                shifts.shifts_posterior(stretch.blocks, stretch.log_weights, first, last, self.noisy, own, self.q)
+                self.posterior(stretch.blocks, stretch.log_weights, first, last, self.noisy, own, self.q)
 
             share(work, sums, len(part.stretch.blocks))
         return reduce(State.merge, map(self._sums, sums))

@@ -1,13 +1,24 @@
-"""What the ELS kernel adds to `vector`: vectors from any place of an array, 2^x, and whether any lane is below."""
+"""What the ELS kernels add to `vector`: vectors from any place of an array, 2^x, and which lanes are below."""
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fpmc.engine.simd.vector import _FLAGS, _FLOATS, _INTEGERS, LANES, VECTOR, _constant
+from fpmc.engine.simd.vector import _BYTES, _FLAGS, _FLOATS, _INTEGERS, KERNEL, LANES, VECTOR, _constant
+
+LINE = 64                                               # bytes of a line of cache
+
+
+@njit(**KERNEL)
+def aligned(count):
+    """Zeros in float32 from the beginning of a line on: a vector that lies in two lines takes twice as long to load."""
+    whole = np.zeros(count + LINE // 4, np.float32)
+    start = -whole.ctypes.data % LINE // 4
+    return whole[start : start + count]
 
 
 def _address(context, builder, array_type, array, index):
@@ -37,6 +48,36 @@ def store_at(context, array, index, value):
 
 
 @intrinsic
+def copy_bytes(context, source, start, target, to):
+    """`LANES` bytes from one flat uint8 array to another."""
+    def generate(context, builder, signature, args):
+        def place(kind, array, index):
+            data = cgutils.create_struct_proxy(kind)(context, builder, array).data
+            return builder.bitcast(builder.gep(data, [index]), _BYTES.as_pointer())
+
+        value = builder.load(place(signature.args[0], args[0], args[1]))
+        value.align = 1
+        builder.store(value, place(signature.args[2], args[2], args[3])).align = 1
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, target, types.intp), generate
+
+
+@intrinsic
+def prefetch(context, array, index):
+    """An element of a flat uint8 array will be read soon."""
+    def generate(context, builder, signature, args):
+        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+        place, number = builder.gep(data, [args[1]]), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [place, number(0), number(3), number(1)])       # to read, kept near, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@intrinsic
 def any_less(context, a, b):
     """a < b in any lane."""
     def generate(context, builder, signature, args):
@@ -44,6 +85,25 @@ def any_less(context, a, b):
         return builder.icmp_unsigned("!=", bits, ir.Constant(ir.IntType(LANES), 0))
 
     return types.boolean(VECTOR, VECTOR), generate
+
+
+@intrinsic
+def which_less(context, a, b):
+    """a < b, a bit for each lane."""
+    def generate(context, builder, signature, args):
+        bits = builder.bitcast(builder.fcmp_ordered("<", args[0], args[1], flags=_FLAGS), ir.IntType(LANES))
+        return builder.zext(bits, ir.IntType(64))
+
+    return types.int64(VECTOR, VECTOR), generate
+
+
+@intrinsic
+def lowest_bit(context, bits):
+    """The place of the lowest bit that is set; some must be."""
+    def generate(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
 
 
 @intrinsic
