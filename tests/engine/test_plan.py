@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -102,13 +103,15 @@ def test_fused_kernels_are_for_plain_float32_on_the_cpu(call: dict) -> None:
 
 
 def test_dense_rows_are_a_matrix_product_even_beside_fused_kernels() -> None:
-    source = Source(images(1000, 24))
-    drawn = torch.rand(576, 1, 24, 24, generator=torch.Generator().manual_seed(2))
-    vectors = (drawn < 0.1, drawn < 0.9, drawn + 0.1)
-    few, most, soft = (step(same(Precisions(each), source), 3.0, Settings(), batch=8) for each in vectors)
-    assert (few.kernel, few.backend) == ("rows", "numba")
-    assert (most.kernel, most.backend) == ("rows", "numba")                     # by what they lack
-    assert (soft.kernel, soft.backend) == ("matrix", "torch")
+    def chosen(side: int, values: Callable[[torch.Tensor], torch.Tensor]) -> tuple[str, str]:
+        drawn = torch.rand(side**2, 1, side, side, generator=torch.Generator().manual_seed(2))
+        found = step(same(Precisions(values(drawn)), Source(images(1000, side))), 3.0, Settings(), batch=8)
+        return found.kernel, found.backend
+
+    assert chosen(24, lambda drawn: drawn < 0.1) == ("rows", "numba")
+    assert chosen(24, lambda drawn: drawn < 0.9) == ("rows", "numba")           # by what they lack
+    assert chosen(24, lambda drawn: drawn + 0.1) == ("rows", "numba")           # four at a time
+    assert chosen(48, lambda drawn: drawn + 0.1) == ("matrix", "torch")
 
 
 def test_a_few_rows_go_through_fused_kernels_however_dense() -> None:

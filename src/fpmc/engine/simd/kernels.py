@@ -216,5 +216,5 @@ def rows_respond(stretch, first, last, asked, norm, q, r, wanted):
             differences(asked.z[b], x, s, q.centre)
             row_sums(s, q.rows, p)
             posterior(p, load(stretch.log_weights, j), asked.scale, asked.cut, norm.top[b], norm.share[b], p)
-            row_sums(p, r, mixed)
+            row_sums(p[: q.rows.rows * LANES], r, mixed)
             deliver(mixed[: r.rows * LANES], x, 0, b, j, wanted)
