@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -47,25 +47,24 @@ class SparseRows(Fused):
         slots = {"owned": dimension, "means": length * dimension, "mixed": dimension}[respond]
         centred = call.sigma + 1 < call.sigma**2 + 0.5  # the sizes of x(x − 2z) and of (z − x)²
         for short in (False, True):
-            counts = Counter({
-                "fused.element": float(passes * dimension * images),
-                "fused.estimator": float(passes * length * images),
-            })
+            counts = defaultdict(float)
+            counts["fused.element"] += passes * dimension * images
+            counts["fused.estimator"] += passes * length * images
             kind, count = sums(q, short)
-            counts[f"fused.{kind}"] += float(count * passes * images)
+            counts[f"fused.{kind}"] += count * passes * images
             if respond == "mixed":
                 kind, count = sums(group.r, True)
-                counts[f"fused.{kind}"] += float(count * images)
-                counts["fused.element"] += float(dimension * images)
+                counts[f"fused.{kind}"] += count * images
+                counts["fused.element"] += dimension * images
             elif respond == "means":
-                counts["fused.element"] += float(slots * images)
+                counts["fused.element"] += slots * images
             why = f"{q.entries / length:.1f} of {span} entries per row"
             why += ", shared by the channels" if q.channels == 1 and group.shape[0] > 1 else ""
             why += f", {sums(q, True)[1] / length:.1f} as differences" if short else ""
             why += ", four rows at a time" if sums(q, short)[0] == "four" else ""
             why += "; two passes, since responses mix normalised posteriors" if passes == 2 else ""
             yield cls(
-                respond=respond, sigma=call.sigma, estimators=length, images=images, counts=counts,
+                respond=respond, sigma=call.sigma, estimators=length, images=images, counts=dict(counts),
                 memory=cls.room(groups, call.batch, threads, slots), why=why, threads=threads,
                 error=rounding(group, call, centred) if short else 0.0, cut=cut_of(source, passes, settings),
                 short=short, centred=centred,
