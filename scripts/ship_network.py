@@ -211,7 +211,10 @@ def _plain(errors: dict[float, float]) -> dict[str, float]:
 
 
 def _flag(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else "" if value is True else str(value)
+    """As it was given, but of a path only what names the file, wherever it was."""
+    if isinstance(value, list):
+        return " ".join(map(_flag, value))
+    return "" if value is True else Path(value).name if isinstance(value, str) else str(value)
 
 
 if __name__ == "__main__":
