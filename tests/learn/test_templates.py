@@ -17,7 +17,7 @@ from fpmc.errors import InputError
 from fpmc.images import ImageSet
 from fpmc.learn import mixing, templates
 from fpmc.learn.finetune import TEMPLATES, Level, Tuning, train_level
-from fpmc.learn.newton import Estimators, step
+from fpmc.learn.newton import Estimators, lean, step
 from fpmc.learn.places import Places
 from fpmc.study.levels import finetune
 
@@ -184,6 +184,23 @@ def test_a_step_solves_its_bounded_least_squares() -> None:
     assert found.min() >= 0
     for _ in range(200):
         assert cost(np.abs(found + 0.05 * random.standard_normal(5))) >= cost(found)
+
+
+def test_a_lean_step_gives_away_what_costs_little_and_no_more_than_allowed() -> None:
+    random = np.random.default_rng(0)
+    jacobian, damping, prices = random.standard_normal((60, 6)), np.full(6, 1e-3), np.array([1, 1, 1, 1, 9, 9])
+    wanted = np.array([1.0, 1.0, 1.0, 1.0, 0.01, 0.01])
+    error = -jacobian @ wanted                          # θ = 0 is off by what `wanted` would mend
+    equations = jacobian.T @ jacobian, jacobian.T @ error, np.zeros(6), damping
+
+    def cost(u: np.ndarray) -> float:
+        return float(np.square(error + jacobian @ u).sum() + damping @ np.square(u))
+
+    whole = step(*equations)
+    assert (lean(*equations, prices, 0.0) > 0).all()    # nothing may be given away
+    found = lean(*equations, prices, 0.1)
+    assert cost(found) <= cost(whole) + 0.1
+    assert ((found == 0) == (wanted < 0.1)).all()       # dear and worth little
 
 
 def test_the_same_seed_gives_the_same_bits_and_a_checkpoint_is_the_level(images, network, tmp_path: Path) -> None:

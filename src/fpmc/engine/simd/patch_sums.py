@@ -5,22 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from fpmc.engine.simd.shifts import LOG2E, tighten
+from fpmc.engine.simd.shifts import refer, tighten
 from fpmc.engine.simd.vector import KERNEL
 
 
 @njit(**KERNEL)
 def closer(least, at, scale, margin, near, best, limit, mass, moment, sums):
-    """A patch is nearer than all before: sums refer to it from now on."""
+    """`shifts.refer`, of these sums, too."""
     channels = len(moment) // len(mass)
-    fade = 2.0 ** max(-1000.0, scale * LOG2E * (float(least) - float(near[at])))
-    near[at], best[at] = least, least
-    limit[at] = min(limit[at], np.float32(least + margin))
-    mass[at] *= fade
-    for c in range(at * channels, (at + 1) * channels):
-        moment[c] *= fade
+    fade = np.float32(refer(least, at, scale, margin, near, best, limit, mass, moment))
     for c in range(at * (1 + channels), (at + 1) * (1 + channels)):
-        sums[c] *= np.float32(fade)
+        sums[c] *= fade
 
 
 @njit(**KERNEL)

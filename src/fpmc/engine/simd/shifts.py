@@ -96,8 +96,8 @@ def unlace(block, lane, q, x, across):
 
 
 @njit(**KERNEL)
-def nearer(found, at, scale, margin, near, best, limit, mass, moment, sums):
-    """A patch is nearer than all before: sums refer to it from now on."""
+def refer(found, at, scale, margin, near, best, limit, mass, moment):
+    """A patch is nearer than all before: mass and moments refer to it from now on; what they were multiplied with."""
     channels = len(moment) // len(mass)
     fade = 2.0 ** max(-1000.0, scale * LOG2E * (float(found) - float(near[at])))
     near[at], best[at] = found, found
@@ -105,8 +105,16 @@ def nearer(found, at, scale, margin, near, best, limit, mass, moment, sums):
     mass[at] *= fade
     for c in range(at * channels, (at + 1) * channels):
         moment[c] *= fade
+    return fade
+
+
+@njit(**KERNEL)
+def nearer(found, at, scale, margin, near, best, limit, mass, moment, sums):
+    """`refer`, of sums in lanes, too."""
+    channels = len(moment) // len(mass)
+    fade = splat(np.float32(refer(found, at, scale, margin, near, best, limit, mass, moment)))
     for row in range(at * (1 + channels), (at + 1) * (1 + channels)):
-        store(sums, row, load(sums, row) * splat(np.float32(fade)))
+        store(sums, row, load(sums, row) * fade)
 
 
 @njit(**INLINE)
