@@ -142,7 +142,7 @@ def test_equal_images_do_not_add_up_rounding_nor_fill_memory() -> None:
 
 def test_low_noise_is_planned_so_and_says_what_it_keeps() -> None:
     images = smooth(2000, 3, 32, 32)
-    for sigma, size, kernel in ((0.14, 3, "clusters"), (0.296, 3, "clusters"), (0.585, 7, "shifts")):
+    for sigma, size, kernel in ((0.14, 3, "clusters"), (0.296, 3, "clusters"), (0.585, 7, "running shifts")):
         plan = presets.els(images, schedule=size).at(sigma).plan(Call(sigma), Settings(backend="numba"))
         assert plan.steps[0].kernel == kernel
     denoiser = presets.els(images, schedule=3)

@@ -61,6 +61,8 @@ def no_patches(batch: int, pixels: int, channels: int) -> Any:
 class ShiftsRun(FusedRun):
     """Pixel by pixel, under all displacements."""
 
+    running = False                                     # sums by what comes in and what goes out
+
     def query(self) -> NamedTuple:
         from fpmc.engine.simd import shifts
         from fpmc.engine.simd.vector import LANES
@@ -72,7 +74,7 @@ class ShiftsRun(FusedRun):
         z = np.pad(self.asked.z, ((0, 0), (0, LANES)))  # vectors may reach beyond its end
         self.noisy = shifts.Query(z, steep, min(self.offer.cut / steep, float(shifts.BEYOND)))
         self.size = source.size
-        return shifts.Shifts(*source.shape, source.size)
+        return shifts.Shifts(*source.shape, source.size, self.running)
 
     def first(self, begin: int, end: int) -> State:
         sums = [no_patches(len(self.z), self.z[0, 0].numel(), self.z.shape[1]) for _ in range(self.offer.threads)]

@@ -20,6 +20,7 @@ from numba import njit
 
 from fpmc.engine.simd.columns import any_less, load_at, power, store_at
 from fpmc.engine.simd.diagonals import INLINE, step
+from fpmc.engine.simd.running import Skew, meet_running, renew, skewed
 from fpmc.engine.simd.vector import KERNEL, LANES, entry, largest, load, splat, store, total
 
 FAR = np.float32(1e30)                                  # no patch is there
@@ -35,6 +36,7 @@ class Shifts(NamedTuple):
     height: int
     width: int
     size: int
+    running: bool                                       # sums by what comes in and what goes out
 
 
 class Query(NamedTuple):
@@ -58,7 +60,7 @@ class Patches(NamedTuple):
 class Room(NamedTuple):
     """To work in, for one image."""
 
-    x: np.ndarray                                       # float32 (C·H·across,), u − 127.5, 0 beyond the image
+    x: np.ndarray                                       # float32 (C·H·across,), u − 127.5, 0 beyond and before
     edge: np.ndarray                                    # float32 (across,): 0, and FAR beyond the image
     ring: np.ndarray                                    # float32 (size·plane,), s of the last rows
     ahead: np.ndarray                                   # float32 (plane,), their sums so far
@@ -66,6 +68,7 @@ class Room(NamedTuple):
     line: np.ndarray                                    # float32 (size·across,), s(i, i): for pixels that stay
     stay: np.ndarray                                    # float32 (2·across,), their distances, and room for sums
     sums: np.ndarray                                    # float32 (pixels·(1 + C)·LANES,), mass and moments in lanes
+    skew: Skew                                          # for sums that run, instead of ring, ahead and down
 
 
 @njit(**KERNEL)
@@ -78,11 +81,19 @@ def room(q):
     edge[q.width :] = FAR
     plane = q.width * across + 3 * LANES                # pages apart, planes would compete for the same lines of cache
     return Room(
-        np.zeros(q.channels * q.height * across + LANES, np.float32), edge, np.zeros(q.size * plane, np.float32),
-        np.zeros(plane, np.float32), np.full(q.width * pitch, FAR, np.float32),
+        np.zeros(q.channels * q.height * across + 2 * LANES, np.float32)[LANES:], edge,
+        np.zeros(0 if q.running else q.size * plane, np.float32), np.zeros(plane, np.float32),
+        np.full(q.width * pitch, FAR, np.float32),
         np.zeros(q.size * across, np.float32), np.zeros(2 * across, np.float32),
-        np.zeros(q.height * q.width * (1 + q.channels) * LANES, np.float32),
+        np.zeros(q.height * q.width * (1 + q.channels) * LANES, np.float32), skewed(q, FAR),
     )
+
+
+@njit(**KERNEL)
+def finds(q, room):
+    """Space for all that `meet` may find in a row: vectors of distances, and their places."""
+    most = len(room.skew.sums) if q.running else len(room.ahead)
+    return np.empty(most + LANES, np.float32), np.empty(most // LANES * 2 + 2, np.int64)
 
 
 @njit(**KERNEL)
@@ -260,11 +271,19 @@ def image(offset, query, patches, b, q, room, found, places):
             inside, answers = u < rows, u >= (k if dy == 0 else 2 * k)
             at, start = (y - k) * width, (other - k) * across
             if width > 2 * k:
-                step(z, y, other, u, inside, q, x, edge, ring, ahead, down)
+                centre = start
+                if q.running:
+                    renew(z, y, other, u, inside, q, x, across, room.skew.sums)
+                else:
+                    step(z, y, other, u, inside, q, x, edge, ring, ahead, down)
+                    centre += k                         # places are where patches begin
                 if answers:
-                    count = meet(limit, at, lag, down, width, size, found, places)
+                    if q.running:
+                        count = meet_running(limit, at, lag, room.skew, width, size, found, places)
+                    else:
+                        count = meet(limit, at, lag, down, width, size, found, places)
                     improve(count, found, places, at, lag, scale, margin, near, best, limit, mass, moment, sums)
-                    weigh(count, found, places, at, lag, steep, near, x, start + k, channel, channels, sums)
+                    weigh(count, found, places, at, lag, steep, near, x, centre, channel, channels, sums)
             if inside:
                 straight(z, y, other, height, width, channels, x, edge, line, phase * across)
             else:
@@ -302,7 +321,7 @@ def shifts_posterior(blocks, log_weights, first, last, query, patches, q):
     """ELS: posterior sums over all images and all displacements a pixel may take (App. A.2.2); moment (B, d)."""
     own = room(q)
     across = len(own.edge)
-    found, places = np.empty(len(own.ahead) + LANES, np.float32), np.empty(len(own.ahead) // 8 + 2, np.int64)
+    found, places = finds(q, own)
     for j in range(first, last):
         for start in range(0, LANES, FLUSH):
             for b in range(len(query.z)):
@@ -323,7 +342,7 @@ def shifts_weights(blocks, log_weights, first, last, query, patches, q, share, c
     and its product with what the image shows, as moved. What has length 0 is not wanted.
     """
     own = room(q)
-    found, places = np.empty(len(own.ahead) + LANES, np.float32), np.empty(len(own.ahead) // 8 + 2, np.int64)
+    found, places = finds(q, own)
     for n in range(first * LANES, last * LANES):
         if log_weights[n] <= -BEYOND:
             continue
