@@ -37,7 +37,7 @@ class Scale:
 
 KINDS = ("xflip", "yflip", "translate", "rotate", "scale", "synthetic")
 _LAPTOP = Scale(
-    name="laptop", seeds=256, expensive_seeds=64, batch=32, els_images=500, points=48, expensive_points=64, draws=2,
+    name="laptop", seeds=256, expensive_seeds=64, batch=32, els_images=None, points=48, expensive_points=64, draws=2,
     tuning=TEMPLATES,
     tuned=(3.26, 1.09, 0.585, 0.14), joint=None, retune=False,
     synthetic=1000, held_out=512,
@@ -47,9 +47,9 @@ _LAPTOP = Scale(
 SCALES = {
     "laptop": _LAPTOP,
     "quick": replace(
-        _LAPTOP, name="quick", seeds=32, expensive_seeds=8, points=24, expensive_points=16, tuned=(1.09, 0.14),
-        joint=(3.26, 1.09, 0.585, 0.14), synthetic=256, held_out=256, kinds=("xflip", "rotate"), amounts=(0.5, 1.0),
-        augmented=(1.09,), calibrated=("pspc_square",), calibration=8, every=4, fit=64,
+        _LAPTOP, name="quick", seeds=32, expensive_seeds=8, els_images=500, points=24, expensive_points=16,
+        tuned=(1.09, 0.14), joint=(3.26, 1.09, 0.585, 0.14), synthetic=256, held_out=256, kinds=("xflip", "rotate"),
+        amounts=(0.5, 1.0), augmented=(1.09,), calibrated=("pspc_square",), calibration=8, every=4, fit=64,
     ),
     "paper": Scale(
         name="paper", seeds=1000, expensive_seeds=1000, batch=50, els_images=None, points=1000, expensive_points=1000,
