@@ -20,6 +20,7 @@ from fpmc.core.precision import Full, Precision, Squares
 from fpmc.core.response import Partition
 from fpmc.core.sources import Discrete, scale
 from fpmc.engine.kernels.offer import Members, Offer, Run, respond_of, weight_of, weighted
+from fpmc.engine.kernels.resident import chunks, placed
 from fpmc.engine.reduce import Part, Reduction
 from fpmc.engine.settings import Call, Settings
 from fpmc.engine.state import State
@@ -36,6 +37,7 @@ class Streaming(Offer):
     supplies = frozenset({"answers", "shares", "weights", "posteriors"})
     chunk: int                                          # images at a time
     memory_limit: int                                   # of what is kept of the images from call to call
+    resident: int                                       # bytes of them that stay on a device
 
     @property
     def amount(self) -> str:
@@ -62,7 +64,7 @@ class Streaming(Offer):
             counts["product"] += float(images) * len(group) * dimension
         return cls(
             respond=respond, sigma=call.sigma, estimators=len(group), images=images, counts=counts,
-            memory=chunk * per_image, why=why, chunk=chunk, memory_limit=settings.memory,
+            memory=chunk * per_image, why=why, chunk=chunk, memory_limit=settings.memory, resident=settings.resident,
             threads=torch.get_num_threads(), **more,
         )
 
@@ -138,10 +140,11 @@ class StreamingRun(Run):
         assert isinstance(group.source, Discrete)
         self.offer, self.group, self.z, self.reduction, self.source = offer, group, z, reduction, group.source
         self.count, self.passes, self.total = len(group.source), 2 if offer.respond == "mixed" else 1, total.to(z)
+        self.placed = placed(group, z.device, offer.resident)
 
     def logits(self, x: Tensor, log_weights: Tensor | None, features: Tensor | None) -> Tensor:
         """(B, n, L)."""
-        logit = self.offer.distance(self.group.q, self.z, x, features) * (-0.5 / self.offer.sigma**2)
+        logit = self.offer.distance(self.placed.q, self.z, x, features) * (-0.5 / self.offer.sigma**2)
         return logit if log_weights is None else logit + log_weights[:, None]
 
     def first(self, begin: int, end: int) -> State:
@@ -180,7 +183,7 @@ class StreamingRun(Run):
 
         def add(x: Tensor, log_weights: Tensor | None, features: Tensor | None, result: Tensor, first: int) -> Tensor:
             p = torch.exp(self.logits(x, log_weights, features) - state.top[:, None]) / state.mass[:, None]
-            mixed = self.group.r.mix(p)
+            mixed = self.placed.r.mix(p)
             if wants == "answers":
                 return result + (mixed * x).sum(1)
             if counted is not None:
@@ -203,13 +206,14 @@ class StreamingRun(Run):
             answer = state.finish().view_as(self.z)  # pyright: ignore[reportOptionalMemberAccess]
         else:
             means = state.finish().view(len(self.z), len(self.group), *self.group.shape)  # pyright: ignore
-            answer = (self.group.r.dense(self.z.dtype).to(self.z.device) * means).sum(1)
+            answer = (self.placed.r.dense(self.z.dtype).to(self.z.device) * means).sum(1)
         return weighted([self.group], [answer], self.reduction)  # pyright: ignore[reportArgumentType]
 
     def _chunks(self, begin: int, end: int) -> Iterator[tuple[int, Tensor, Tensor | None, Tensor | None]]:
-        for pixels, log_weights, first in self.source.chunks(self.offer.chunk, begin, end):
-            x = scale(pixels.to(self.z.device), self.z.dtype)
-            yield first, x, None if log_weights is None else log_weights.to(self.z), self._kept_features(x, first)
+        offer = self.offer
+        for pixels, log_weights, first in chunks(self.source, offer.chunk, begin, end, self.z, offer.resident):
+            x = scale(pixels, self.z.dtype)
+            yield first, x, log_weights, self._kept_features(x, first)
 
     def _kept_features(self, x: Tensor, first: int) -> Tensor | None:
         """What of the distances does not depend on z, kept while it fits."""
