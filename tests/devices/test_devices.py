@@ -15,7 +15,7 @@ from fpmc import FPMC, Collection, Group, ImageSet, Source, presets
 from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.precision import Full, Precisions, Squares
 from fpmc.core.response import Responses, SameAsQ
-from fpmc.engine import Mass
+from fpmc.engine import Mass, run
 from fpmc.learn.calibrate import forward_points, score_level
 from fpmc.learn.fit import fit_level
 from fpmc.networks.precond import EDMPrecond
@@ -123,6 +123,31 @@ def test_denoisers(name: str, device: str) -> None:
     double = d(z.double().to(device), SIGMA)
     assert double.dtype == torch.float64
     same(double, d(z.double(), SIGMA), 1e-10)
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_products_are_not_rounded_to_ten_bits(newer: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever lets networks be quick and rough does not get rough posteriors."""
+    matmul, seen, passes = torch.backends.cuda.matmul, [], run.passes
+
+    def spied(*args: object) -> list:
+        seen.append(matmul.allow_tf32)
+        return passes(*args)
+
+    monkeypatch.setattr(run, "passes", spied)
+    if newer and not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch has the older name only")
+    try:
+        if newer:
+            matmul.fp32_precision = "tf32"
+        else:
+            torch.set_float32_matmul_precision("high")
+        d = DENOISERS["optimal"]()
+        d(noisy(d).to(device), SIGMA)
+        assert seen == [False]
+        assert matmul.fp32_precision == "tf32" if newer else torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.parametrize("name", ["optimal", "wiener", "ls", "els", "pspc_square", "few", "soft", "Gaussian group"])

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fpmc.core.group import Group
 from fpmc.core.precision import Full, Precision, Squares
-from fpmc.core.response import Partition
+from fpmc.core.response import Partition, SameAsQ
 from fpmc.core.sources import Discrete, scale
 from fpmc.engine.kernels.offer import Members, Offer, Run, respond_of, weight_of, weighted
 from fpmc.engine.kernels.resident import chunks, placed
@@ -60,8 +60,7 @@ class Streaming(Offer):
             counts = {kind: 2 * count for kind, count in counts.items()}
         counts = {"product": 0.0, **counts}
         counts["element"] += images * (2.0 * len(group) + (0.0 if respond == "means" else 3.0 * dimension))
-        if not isinstance(group.r, Partition):
-            counts["product"] += float(images) * len(group) * dimension
+        counts["product"] += images * _mixing(group)
         return cls(
             respond=respond, sigma=call.sigma, estimators=len(group), images=images, counts=counts,
             memory=chunk * per_image, why=why, chunk=chunk, memory_limit=settings.memory, resident=settings.resident,
@@ -71,9 +70,28 @@ class Streaming(Offer):
     def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:
         return StreamingRun(self, groups[0], z, reduction, total)
 
+    def features(self, q: Precision, x: Tensor) -> Tensor | None:
+        """What of the distances does not depend on z, (n, …); None: nothing."""
+        return q.features(x)
+
     def distance(self, q: Precision, z: Tensor, x: Tensor, features: Tensor | None) -> Tensor:
         """Σ q (z − x)², (B, n, L)."""
         return q.distance(z, x, features)
+
+
+def _mixing(group: Group) -> float:
+    """Multiply-adds that spread posteriors over pixels, for each image."""
+    if isinstance(group.r, Partition):
+        return 0.0
+    squares = group.r.precision if isinstance(group.r, SameAsQ) else None
+    if isinstance(squares, Squares):
+        return _bands(squares)
+    return float(len(group)) * math.prod(group.shape)
+
+
+def _bands(q: Squares) -> float:
+    """Multiply-adds of box sums along columns, then along rows, or back."""
+    return float(q.grid[0] * q.height * q.width + len(q) * q.width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +113,7 @@ class Direct(Streaming):
             row, why = 2 * channels * pixels, "all pixels count; direct differences"
         elif isinstance(q, Squares):
             row, why = 2 * channels * pixels + 3 * pixels, "square patches are box sums of the squared differences"
-            counts["product"] = float(images) * (q.grid[0] * pixels + length * width)
+            counts["product"] = images * _bands(q)
         else:
             span = q.channels * pixels
             row = 2 * channels * pixels + 2 * length
@@ -131,6 +149,39 @@ class Expanded(Streaming):
         assert isinstance(q, Full)
         z, x = z.flatten(1), x.flatten(1)
         return q.value * torch.addmm(x.square().sum(1), z, x.T, alpha=-2.0)[..., None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Double(Streaming):
+    """The expanded form in float64, where it loses nothing that float32 has; only ‖z − x‖² goes back to float32."""
+
+    kernel = "double"
+
+    @classmethod
+    def offers(cls, groups: Members, call: Call, settings: Settings, reduction: Reduction) -> Iterator[Offer]:
+        (group,) = groups
+        whole = isinstance(group.source, Discrete) and isinstance(group.q, Full)
+        if not whole or call.dtype != torch.float32 or call.device == "mps":       # which has no float64
+            return
+        dimension = math.prod(group.shape)
+        products = float(len(group.source)) * dimension
+        summed = dimension * call.reach**2              # no less than ‖z‖² + 2 |z·x| + ‖x‖²; errors add up like √d
+        rounding = torch.finfo(torch.float64).eps / 2 * summed * math.sqrt(dimension)
+        yield cls._offer(
+            group, call, settings, reduction, "all pixels count; one matrix product in float64",
+            {"product64": products, "element": 6 * products / max(1, call.batch)}, 4,
+            error=rounding * group.q.value / (2 * call.sigma**2),
+        )
+
+    def features(self, q: Precision, x: Tensor) -> Tensor | None:
+        return x.flatten(1).double().square().sum(1)
+
+    def distance(self, q: Precision, z: Tensor, x: Tensor, features: Tensor | None) -> Tensor:
+        assert isinstance(q, Full)
+        assert features is not None
+        z64, x64 = z.flatten(1).double(), x.flatten(1).double()
+        squares = torch.addmm(features, z64, x64.T, alpha=-2.0) + z64.square().sum(1, keepdim=True)
+        return (q.value * squares).to(z.dtype)[..., None]
 
 
 class StreamingRun(Run):
@@ -218,9 +269,9 @@ class StreamingRun(Run):
     def _kept_features(self, x: Tensor, first: int) -> Tensor | None:
         """What of the distances does not depend on z, kept while it fits."""
         kept = _features.setdefault(self.group.q, WeakKeyDictionary()).setdefault(self.source, {})
-        key = first, len(x), x.dtype, x.device
+        key = self.offer.kernel, first, len(x), x.dtype, x.device
         if key not in kept:
-            found = self.group.q.features(x)
+            found = self.offer.features(self.group.q, x)
             if found is None or torch.is_grad_enabled():
                 return found
             if sum(each.nbytes for each in kept.values()) + found.nbytes > self.offer.memory_limit:
