@@ -125,6 +125,17 @@ def test_denoisers(name: str, device: str) -> None:
     same(double, d(z.double(), SIGMA), 1e-10)
 
 
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [("optimal, weighted", "double"), ("ls", "attention"), ("ls, weighted", "attention"), ("pspc_square", "attention")],
+)
+def test_products(name: str, kernel: str, device: str) -> None:
+    d = DENOISERS[name]().using(kernels=(kernel,), backend="torch")
+    z = noisy(d)
+    same(d(z.to(device), SIGMA), d(z, SIGMA))
+    same(d.using(memory=1 << 20)(z.to(device), SIGMA), d(z, SIGMA))
+
+
 @pytest.mark.parametrize("newer", [False, True])
 def test_products_are_not_rounded_to_ten_bits(newer: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever lets networks be quick and rough does not get rough posteriors."""

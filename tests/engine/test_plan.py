@@ -17,6 +17,7 @@ from fpmc.core.precision import Full, Precision, Precisions, Squares
 from fpmc.core.response import Partition, Responses, SameAsQ, pixel
 from fpmc.core.sources import Source, Translations
 from fpmc.engine import Call, Plan, Settings, cost, make_plan
+from fpmc.engine.kernels.attention import Attention
 from fpmc.engine.kernels.offer import Offer
 from fpmc.engine.kernels.streaming import Expanded
 from fpmc.engine.plan import EXACT, rewrite
@@ -206,7 +207,7 @@ def test_every_torch_kernel_can_be_planned_for_a_gpu() -> None:
 # Memory
 
 
-@pytest.mark.parametrize("group", [same(FULL), same(INSIDE), same(masks(20)), soft(CENTRED)])
+@pytest.mark.parametrize("group", [same(FULL), soft(INSIDE), same(masks(20)), soft(CENTRED)])
 def test_chunks_fit_in_memory(group: Group) -> None:
     for memory in (1 << 20, 1 << 24, 1 << 30):
         for batch in (1, 64):
@@ -216,9 +217,41 @@ def test_chunks_fit_in_memory(group: Group) -> None:
             assert chosen.chunk == 50 or chosen.memory * (1 + 1 / chosen.chunk) > memory    # no less than fits
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "group", [same(INSIDE, Source(images(500))), Group(CENTRED, pixel(HEIGHT, WIDTH), Source(images(500)))]
+)
+def test_heads_of_attention_fit_in_memory(group: Group, device: str) -> None:
+    found = []
+    for memory in (1 << 20, 1 << 21, 1 << 30):
+        only = Settings(kernels=("attention",), memory=memory)
+        chosen = step(group, settings=only, batch=64, device=device)
+        assert isinstance(chosen, Attention)
+        assert chosen.memory <= memory
+        found.append(chosen.heads)
+    assert found[0] < found[1] < found[2] == len(group)
+    crowd = replace(group, source=Source([images()] * 1000))
+    with pytest.raises(InputError, match="no kernel offers"):                  # not even one estimator at a time
+        step(crowd, settings=Settings(kernels=("attention",), memory=1 << 20))
+
+
+def test_attention_is_for_large_batches_of_small_patches_with_some_noise() -> None:
+    def chosen(size: int, sigma: float, batch: int, **call) -> str:
+        q = Squares(size, 32, 32)
+        return step(Group(q, pixel(32, 32), Source(images(5000, 32))), sigma, batch=batch, device="cuda", **call).kernel
+
+    assert chosen(3, 0.3, 64) == "attention"
+    assert chosen(3, 0.3, 1) == "direct"
+    assert chosen(3, 0.2, 64) == "direct"               # products in float32 would be off by more than is allowed
+    assert chosen(3, 0.3, 64, far=3) == "direct"
+    assert chosen(15, 3.26, 8) == "direct"
+    assert chosen(3, 0.3, 64, dtype=torch.float64) == "direct"
+    assert chosen(3, 0.3, 64, gradients=True) == "direct"
+
+
 def test_a_larger_batch_takes_fewer_images_at_a_time() -> None:
     little = Settings(backend="torch", memory=1 << 20)
-    chunks = [step(same(INSIDE), settings=little, batch=b).chunk for b in (1, 32, 512)]
+    chunks = [step(soft(INSIDE), settings=little, batch=b).chunk for b in (1, 32, 512)]
     assert chunks == sorted(chunks, reverse=True)
     assert chunks[0] > chunks[2]
 
@@ -266,7 +299,7 @@ def test_planning_reads_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_says_what_it_does_and_why() -> None:
     text = str(make_plan([same(FULL), same(INSIDE)], Call(0.3, batch=4), TORCH))
-    for words in ("sigma 0.3, batch 4", "group 0: double", "group 1: direct", "36 estimators", "50 images", "MiB"):
+    for words in ("sigma 0.3, batch 4", "group 0: double", "group 1: attention", "36 estimators", "50 images", "MiB"):
         assert words in text
 
 

@@ -222,6 +222,8 @@ class StreamingRun(Run):
             return owner, lambda x: lambda weights: (weights.mT @ x.flatten(1)).flatten(1)
         assert isinstance(self.group.r, Partition)
         owner = self.group.r.owner.to(self.z.device).expand(self.group.shape)
+        if self.group.r.channels == 1 and self.group.r.is_pixelwise:           # B × n × d numbers fewer
+            return owner.flatten(), lambda x: lambda w: torch.einsum("bnp,ncp->bcp", w, x.flatten(2)).flatten(1)
         return owner.flatten(), lambda x: lambda weights: (weights[:, :, owner] * x).sum(1).flatten(1)
 
     def second(self, begin: int, end: int, state: State) -> Tensor:
