@@ -15,10 +15,11 @@ from fpmc import FPMC, Collection, Group, ImageSet, Source, presets
 from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.precision import Full, Precisions, Squares
 from fpmc.core.response import Responses, SameAsQ
-from fpmc.engine import Mass, run
+from fpmc.engine import Call, Mass, run
 from fpmc.learn.calibrate import forward_points, score_level
 from fpmc.learn.fit import fit_level
 from fpmc.networks.precond import EDMPrecond
+from fpmc.study.bench import Machine, benchmark
 
 SIGMA = 0.7
 
@@ -263,3 +264,14 @@ def test_fits_and_scores(per: str, device: str) -> None:
     z = forward_points(GREY, SIGMA, 4)
     for a, b in zip(score_level(values, network, z.to(device), SIGMA), score_level(values, network, z, SIGMA)):
         assert (a.mse, a.cosine) == pytest.approx((b.mse, b.cosine), rel=1e-4)
+
+
+def test_bench(device: str) -> None:
+    images, machine = blobs(3), Machine(1.0, 1.0, 1.0, 1, "a GPU", "2.0")
+    (found,) = benchmark(
+        lambda part: presets.ls(part, schedule=3), images, blobs(3, 4), [SIGMA], machine=machine, batch=2, repeats=1,
+        device=device,
+    )
+    assert found.kernel.startswith("torch")
+    assert found.error < 1e-4
+    assert found.predicted == presets.ls(images, schedule=3).at(SIGMA).plan(Call(SIGMA, 2, device="cuda")).seconds / 2

@@ -80,8 +80,9 @@ def evaluate(plan: Plan, z: Tensor, reduction: Reduction, total: Tensor, team: A
 @contextmanager
 def whole_products(device: torch.device) -> Iterator[None]:
     """Products of float32 in float32: told to be quick, a GPU leaves ten bits of them, and logits need all."""
-    matmul = torch.backends.cuda.matmul
+    matmul: Any = torch.backends.cuda.matmul
     try:
+        before: Any
         before, put, exact = torch.get_float32_matmul_precision(), torch.set_float32_matmul_precision, "highest"
     except RuntimeError:                                # it was set by its newer name, and has to be again
         before, put, exact = matmul.fp32_precision, partial(setattr, matmul, "fp32_precision"), "ieee"

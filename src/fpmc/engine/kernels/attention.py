@@ -107,8 +107,8 @@ def _own_pixel(group: Group) -> bool:
 
 
 def _own_patch(group: Group) -> bool:
-    same = isinstance(group.r, SameAsQ) and group.r.count is None and isinstance(group.r.precision, Squares)
-    return same and vars(group.r.precision) == vars(group.q)
+    r = group.r
+    return isinstance(r, SameAsQ) and r.count is None and r.precision.arguments() == group.q.arguments()
 
 
 class _Attention(Run):

@@ -50,7 +50,8 @@ class Kept(Offer):
         dimension, span = math.prod(group.shape), q.channels * q.height * q.width
         answered = q.height * q.width if group.r.channels == 1 else dimension
         kept, per_image = at_once * images * length * unit, 4 * dimension * unit
-        chunk = settings.chunk or max(1, min(images, NEAR, (settings.memory - kept) // per_image))
+        near = NEAR if call.device == "cpu" else images
+        chunk = settings.chunk or max(1, min(near, images, (settings.memory - kept) // per_image))
         why = f"{q.entries / length:.1f} of {span} entries per row"
         why += ", shared by the channels" if q.channels == 1 and group.shape[0] > 1 else ""
         yield cls(

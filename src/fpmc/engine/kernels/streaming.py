@@ -160,8 +160,9 @@ class Double(Streaming):
     @classmethod
     def offers(cls, groups: Members, call: Call, settings: Settings, reduction: Reduction) -> Iterator[Offer]:
         (group,) = groups
-        whole = isinstance(group.source, Discrete) and isinstance(group.q, Full)
-        if not whole or call.dtype != torch.float32 or call.device == "mps":       # which has no float64
+        if not isinstance(group.source, Discrete) or not isinstance(group.q, Full):
+            return
+        if call.dtype != torch.float32 or call.device == "mps":                # which has no float64
             return
         dimension = math.prod(group.shape)
         products = float(len(group.source)) * dimension
