@@ -20,6 +20,13 @@ def test_it_prints_what_the_denoiser_explains(fpmc, data):
     assert "LS schedule=3, 20 images of data" in out
 
 
+def test_a_gpu_need_not_be_there_to_be_planned_for(fpmc, data):
+    code, out, _ = fpmc("explain", "--data", data, "--denoiser", "optimal", "--sigmas", 1, "--device", "cuda")
+    assert code == 0
+    assert presets.optimal(load_images(data)).explain(1, device="cuda") in out
+    assert "on an A100, predicted and not measured" in out
+
+
 @pytest.mark.parametrize(("wrong", "named"), [(("--sigmas", 0), "sigma 0"), (("--denoiser", "x"), "no denoiser 'x'")])
 def test_bad_input(refused, data, wrong, named):
     assert named in refused("explain", "--data", data, *wrong)

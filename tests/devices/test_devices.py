@@ -15,10 +15,11 @@ from fpmc import FPMC, Collection, Group, ImageSet, Source, presets
 from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.precision import Full, Precisions, Squares
 from fpmc.core.response import Responses, SameAsQ
-from fpmc.engine import Mass
+from fpmc.engine import Call, Mass, run
 from fpmc.learn.calibrate import forward_points, score_level
 from fpmc.learn.fit import fit_level
 from fpmc.networks.precond import EDMPrecond
+from fpmc.study.bench import Machine, benchmark
 
 SIGMA = 0.7
 
@@ -125,6 +126,42 @@ def test_denoisers(name: str, device: str) -> None:
     same(double, d(z.double(), SIGMA), 1e-10)
 
 
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [("optimal, weighted", "double"), ("ls", "attention"), ("ls, weighted", "attention"), ("pspc_square", "attention")],
+)
+def test_products(name: str, kernel: str, device: str) -> None:
+    d = DENOISERS[name]().using(kernels=(kernel,), backend="torch")
+    z = noisy(d)
+    same(d(z.to(device), SIGMA), d(z, SIGMA))
+    same(d.using(memory=1 << 20)(z.to(device), SIGMA), d(z, SIGMA))
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_products_are_not_rounded_to_ten_bits(newer: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever lets networks be quick and rough does not get rough posteriors."""
+    matmul, seen, passes = torch.backends.cuda.matmul, [], run.passes
+
+    def spied(*args: object) -> list:
+        seen.append(matmul.allow_tf32)
+        return passes(*args)
+
+    monkeypatch.setattr(run, "passes", spied)
+    if newer and not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch has the older name only")
+    try:
+        if newer:
+            matmul.fp32_precision = "tf32"
+        else:
+            torch.set_float32_matmul_precision("high")
+        d = DENOISERS["optimal"]()
+        d(noisy(d).to(device), SIGMA)
+        assert seen == [False]
+        assert matmul.fp32_precision == "tf32" if newer else torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 @pytest.mark.parametrize("name", ["optimal", "wiener", "ls", "els", "pspc_square", "few", "soft", "Gaussian group"])
 def test_gradients(name: str, device: str) -> None:
     d, slopes = DENOISERS[name](), []
@@ -227,3 +264,14 @@ def test_fits_and_scores(per: str, device: str) -> None:
     z = forward_points(GREY, SIGMA, 4)
     for a, b in zip(score_level(values, network, z.to(device), SIGMA), score_level(values, network, z, SIGMA)):
         assert (a.mse, a.cosine) == pytest.approx((b.mse, b.cosine), rel=1e-4)
+
+
+def test_bench(device: str) -> None:
+    images, machine = blobs(3), Machine(1.0, 1.0, 1.0, 1, "a GPU", "2.0")
+    (found,) = benchmark(
+        lambda part: presets.ls(part, schedule=3), images, blobs(3, 4), [SIGMA], machine=machine, batch=2, repeats=1,
+        device=device,
+    )
+    assert found.kernel.startswith("torch")
+    assert found.error < 1e-4
+    assert found.predicted == presets.ls(images, schedule=3).at(SIGMA).plan(Call(SIGMA, 2, device="cuda")).seconds / 2

@@ -16,7 +16,8 @@ from fpmc.core.gaussian import fit_gaussian
 from fpmc.core.precision import Full, Precision, Precisions, Squares
 from fpmc.core.response import Partition, Responses, SameAsQ, pixel
 from fpmc.core.sources import Source, Translations
-from fpmc.engine import Call, Plan, Settings, make_plan
+from fpmc.engine import Call, Plan, Settings, cost, make_plan
+from fpmc.engine.kernels.attention import Attention
 from fpmc.engine.kernels.offer import Offer
 from fpmc.engine.kernels.streaming import Expanded
 from fpmc.engine.plan import EXACT, rewrite
@@ -166,10 +167,47 @@ def test_where_the_expanded_form_is_allowed_it_is_good_enough(side: int) -> None
     close(collection.denoise(z, expanded[0], settings), truth(collection, z, expanded[0]), 1e-4)
 
 
+def test_in_float64_the_expanded_form_is_exact_for_any_noise() -> None:
+    def chosen(sigma: float, **call) -> str:
+        return step(same(FULL, Source(images(5000))), sigma=sigma, batch=8, **call).kernel
+
+    assert {chosen(sigma) for sigma in (0.002, 0.06, 0.3)} == {"double"}
+    assert chosen(0.002, far=20) == "direct"            # z is so far away that float64 loses what float32 has
+    assert chosen(0.3, device="mps") == "direct"
+
+
+@pytest.mark.parametrize("size", [5, 8])
+def test_a_square_as_large_as_the_image_is_the_whole_image(size: int) -> None:
+    square = Squares(5, 5, 5, inside=True) if size == 5 else Squares(17, 8, 8)
+    whole = step(same(square, Source(images(50, size))))
+    assert (whole.estimators, type(whole)) == (1, type(step(same(Full(size, size), Source(images(50, size))))))
+
+
+# A device has costs of its own
+
+
+def test_a_gpu_is_planned_for_by_predicted_costs() -> None:
+    here, there = (step(same(INSIDE), device=device, batch=8) for device in ("cpu", "cuda"))
+    assert there.threads == 1                           # those of this machine do nothing there
+    assert there.seconds < here.seconds / 20
+    assert "about" in str(here)
+    assert "on an A100, predicted and not measured" in str(there)
+    assert not cost.of("cuda").measured
+    assert cost.of("cpu").measured
+    assert cost.of("elsewhere") is cost.of("cuda")
+
+
+def test_every_torch_kernel_can_be_planned_for_a_gpu() -> None:
+    groups = [same(FULL), same(INSIDE), same(masks(20)), soft(CENTRED), same(FULL, fit_gaussian(Source(images()))),
+              Group(CENTRED, pixel(HEIGHT, WIDTH), Translations(Source(images()), 3))]
+    plan = make_plan(groups, Call(0.3, device="cuda"))
+    assert 0 < plan.seconds < make_plan(groups, Call(0.3), TORCH).seconds
+
+
 # Memory
 
 
-@pytest.mark.parametrize("group", [same(FULL), same(INSIDE), same(masks(20)), soft(CENTRED)])
+@pytest.mark.parametrize("group", [same(FULL), soft(INSIDE), same(masks(20)), soft(CENTRED)])
 def test_chunks_fit_in_memory(group: Group) -> None:
     for memory in (1 << 20, 1 << 24, 1 << 30):
         for batch in (1, 64):
@@ -179,8 +217,41 @@ def test_chunks_fit_in_memory(group: Group) -> None:
             assert chosen.chunk == 50 or chosen.memory * (1 + 1 / chosen.chunk) > memory    # no less than fits
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "group", [same(INSIDE, Source(images(500))), Group(CENTRED, pixel(HEIGHT, WIDTH), Source(images(500)))]
+)
+def test_heads_of_attention_fit_in_memory(group: Group, device: str) -> None:
+    found = []
+    for memory in (1 << 20, 1 << 21, 1 << 30):
+        only = Settings(kernels=("attention",), memory=memory)
+        chosen = step(group, settings=only, batch=64, device=device)
+        assert isinstance(chosen, Attention)
+        assert chosen.memory <= memory
+        found.append(chosen.heads)
+    assert found[0] < found[1] < found[2] == len(group)
+    crowd = replace(group, source=Source([images()] * 1000))
+    with pytest.raises(InputError, match="no kernel offers"):                  # not even one estimator at a time
+        step(crowd, settings=Settings(kernels=("attention",), memory=1 << 20))
+
+
+def test_attention_is_for_large_batches_of_small_patches_with_some_noise() -> None:
+    def chosen(size: int, sigma: float, batch: int, **call) -> str:
+        q = Squares(size, 32, 32)
+        return step(Group(q, pixel(32, 32), Source(images(5000, 32))), sigma, batch=batch, device="cuda", **call).kernel
+
+    assert chosen(3, 0.3, 64) == "attention"
+    assert chosen(3, 0.3, 1) == "direct"
+    assert chosen(3, 0.2, 64) == "direct"               # products in float32 would be off by more than is allowed
+    assert chosen(3, 0.3, 64, far=3) == "direct"
+    assert chosen(15, 3.26, 8) == "direct"
+    assert chosen(3, 0.3, 64, dtype=torch.float64) == "direct"
+    assert chosen(3, 0.3, 64, gradients=True) == "direct"
+
+
 def test_a_larger_batch_takes_fewer_images_at_a_time() -> None:
-    chunks = [step(same(FULL), settings=Settings(backend="torch", memory=1 << 20), batch=b).chunk for b in (1, 32, 512)]
+    little = Settings(backend="torch", memory=1 << 20)
+    chunks = [step(soft(INSIDE), settings=little, batch=b).chunk for b in (1, 32, 512)]
     assert chunks == sorted(chunks, reverse=True)
     assert chunks[0] > chunks[2]
 
@@ -228,7 +299,7 @@ def test_planning_reads_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_says_what_it_does_and_why() -> None:
     text = str(make_plan([same(FULL), same(INSIDE)], Call(0.3, batch=4), TORCH))
-    for words in ("sigma 0.3, batch 4", "group 0: direct", "group 1: direct", "36 estimators", "50 images", "MiB"):
+    for words in ("sigma 0.3, batch 4", "group 0: double", "group 1: attention", "36 estimators", "50 images", "MiB"):
         assert words in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fpmc.cli.options import DataOptions, LevelOptions, parse
 from fpmc.errors import InputError
@@ -18,6 +19,7 @@ class Config(DataOptions, LevelOptions):
     denoiser: tuple[str, ...] = ("pspc_square",)    # one or more, e.g. ls lukoianov:tau=0.02
     sigmas: tuple[float, ...] = ()                  # noise levels; none: six from 80 to 0.002
     batch: int = 1                                  # noisy images per call
+    device: Literal["cpu", "cuda"] = "cpu"          # where; it need not be there
 
 
 def main(args: list[str]) -> None:
@@ -31,4 +33,5 @@ def main(args: list[str]) -> None:
             raise InputError(f"{text} is a network; only analytic denoisers have a plan to explain")
         print(method.title(denoiser) + (f", {len(images)} images of {images.name}" if images is not None else ""))
         for sigma in sigmas:
-            print(denoiser.explain(sigma, batch=config.batch))  # pyright: ignore[reportFunctionMemberAccess]
+            explained = denoiser.explain(sigma, config.batch, config.device)  # pyright: ignore[reportFunctionMemberAccess]
+            print(explained)

@@ -37,7 +37,8 @@ def parse(config: type[C], args: list[str], command: str) -> C:
     description = inspect.getdoc(config)
     found = tyro.cli(config, args=args, prog=f"fpmc {command}", description=description, use_underscores=True)
     elsewhere = getattr(found, "cluster", None) is not None     # whose devices are not ours
-    if (device := getattr(found, "device", "cpu")) not in ("cpu", "auto") and not elsewhere:
+    plans = command == "explain"                        # and computes nothing
+    if (device := getattr(found, "device", "cpu")) not in ("cpu", "auto") and not elsewhere and not plans:
         from fpmc.gate import check_device  # with torch, which takes a second to import
 
         check_device(device)

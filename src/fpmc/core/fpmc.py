@@ -120,10 +120,13 @@ class FPMC:
 
         return replace(self, team=Ranks(group))
 
-    def explain(self, sigma: float, batch: int = 1) -> str:
-        """How the denoiser is evaluated at noise level σ: kernel, reason, predicted work and memory."""
+    def explain(self, sigma: float, batch: int = 1, device: str = "cpu") -> str:
+        """How the denoiser is evaluated at noise level σ: kernel, reason, predicted work and memory.
+
+        device: "cpu", "cuda", …; it need not be there.
+        """
         check_steps(batch, "batch")
-        return str(self.at(sigma).plan(Call(float(sigma), batch), self.settings))
+        return str(self.at(sigma).plan(Call(float(sigma), batch, device=device), self.settings))
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
         """x0 = D_FPMC(z, σ) (Eq. "fpmc_denoiser"): z (B, C, H, W), sigma one number or (B,)."""

@@ -81,7 +81,7 @@ class Group(Structure, kind="group"):
         if self.source.per_estimator:
             return self
         q, representative = self.q.merge()
-        return self if len(q) == len(self.q) else replace(self, q=q, r=self.r.merge(q, representative))
+        return self if q is self.q else replace(self, q=q, r=self.r.merge(q, representative))
 
     def pruned(self, budget: float) -> Group:
         """Without entries of q that sum up to at most `budget` in each estimator; responses stay."""

@@ -19,6 +19,8 @@ from fpmc.errors import InputError, show
 from fpmc.gate import check_numbers
 from fpmc.images import ImageSet, check_images
 
+Read = Callable[[ImageSet, int, int], Tensor]           # uint8 (n, C, H, W)
+
 
 class Chunk(NamedTuple):
     """A stretch of a source."""
@@ -60,8 +62,11 @@ class Discrete(Measure):
         """The source id of every image (N,)."""
         return torch.cat([part.ids for part in self.parts])
 
-    def chunks(self, size: int, first: int = 0, last: int | None = None) -> Iterator[Chunk]:
-        """The images from `first` to `last` in stretches of at most `size`; those without weight are passed over."""
+    def chunks(self, size: int, first: int = 0, last: int | None = None, read: Read | None = None) -> Iterator[Chunk]:
+        """The images from `first` to `last` in stretches of at most `size`; those without weight are passed over.
+
+        read: how a set gives its images from one number to another, where not by itself.
+        """
         last = len(self) if last is None else last
         start = 0
         for part in self.parts:
@@ -70,7 +75,8 @@ class Discrete(Measure):
                 here = slice(start + begin, start + end)
                 weights = None if self.log_weights is None else self.log_weights[here]
                 if weights is None or bool((weights > -torch.inf).any()):
-                    yield Chunk(part.read(slice(begin, end)), weights, start + begin)
+                    pixels = part.read(slice(begin, end)) if read is None else read(part, begin, end)
+                    yield Chunk(pixels, weights, start + begin)
             start += len(part)
 
     def read(self, index: Tensor) -> Tensor:

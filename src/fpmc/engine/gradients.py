@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fpmc.core.sources import Source, scale
 from fpmc.engine import cost, settings
+from fpmc.engine.kernels.resident import chunks
 from fpmc.engine.run import Alone, ours
 from fpmc.engine.state import State, fade
 
@@ -155,9 +156,9 @@ class _Images:
 
     def _read(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         for stretch in self.stretches:
-            for pixels, log_weights, _ in self.source.chunks(self.size, *stretch):
-                x = scale(pixels.to(self.like.device), self.like.dtype).flatten(2)
-                yield x, None if log_weights is None else log_weights.to(self.like)
+            kept = settings.Settings.resident
+            for pixels, log_weights, _ in chunks(self.source, self.size, *stretch, self.like, kept):
+                yield scale(pixels, self.like.dtype).flatten(2), log_weights
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         """x (n, C, P) and log ν (n,)."""

@@ -37,7 +37,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Predicted for the whole batch, on the machine that the costs were measured on."""
+        """For the whole batch, on the machine that the costs of the device were measured on or are predicted for."""
         return self.batch * sum(step.seconds for step in self.steps)
 
     @property
@@ -97,7 +97,7 @@ def _kept(group: Group, key: float, make: Callable[[], Group]) -> Group:
 def cheapest(groups: tuple[Group, ...], call: Call, settings: Settings, reduction: Reduction) -> Offer:
     """Of all offers that are exact enough the one that takes the least time; it knows the others."""
     offers = [
-        offer
+        _placed(offer, call)
         for kernel in kernels.every()
         if fits(kernel, call, settings, reduction)
         for offer in kernel.offers(groups, call, settings, reduction)
@@ -113,10 +113,15 @@ def cheapest(groups: tuple[Group, ...], call: Call, settings: Settings, reductio
     return replace(best, others=tuple(others.items()))
 
 
+def _placed(offer: Offer, call: Call) -> Offer:
+    """On the device that is asked for, where threads of this machine do nothing."""
+    return replace(offer, device=call.device, threads=offer.threads if call.device == "cpu" else 1)
+
+
 def _join(steps: list[Offer], groups: tuple[Group, ...], call: Call, settings: Settings, reduction: Reduction) -> Offer:
     """Several groups as one step of their kernel."""
     if len(steps) == 1:
         return steps[0]
     places = tuple(place for step in steps for place in step.groups)
     (together,) = type(steps[0]).offers(tuple(groups[place] for place in places), call, settings, reduction)
-    return replace(together, groups=places, merged=sum(step.merged for step in steps))
+    return replace(_placed(together, call), groups=places, merged=sum(step.merged for step in steps))

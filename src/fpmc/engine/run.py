@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -76,6 +77,25 @@ def evaluate(plan: Plan, z: Tensor, reduction: Reduction, total: Tensor, team: A
     return reduction.finish(find(plan, z, reduction, total, team), total.to(z))
 
 
+@contextmanager
+def whole_products(device: torch.device) -> Iterator[None]:
+    """Products of float32 in float32: told to be quick, a GPU leaves ten bits of them, and logits need all."""
+    matmul: Any = torch.backends.cuda.matmul
+    try:
+        before: Any
+        before, put, exact = torch.get_float32_matmul_precision(), torch.set_float32_matmul_precision, "highest"
+    except RuntimeError:                                # it was set by its newer name, and has to be again
+        before, put, exact = matmul.fp32_precision, partial(setattr, matmul, "fp32_precision"), "ieee"
+    if device.type == "cpu" or before == exact:
+        yield
+        return
+    put(exact)
+    try:
+        yield
+    finally:
+        put(before)
+
+
 class Job(NamedTuple):
     """A step at work on some noisy images."""
 
@@ -107,7 +127,8 @@ def find(
     for place, step in enumerate(plan.steps):
         rounds += [[(place, part)] for part in (z.split(step.batch) if step.batch else ())]
     for each in rounds:
-        found = passes([job(plan.steps[place], part) for place, part in each], reduction, team)
+        with whole_products(z.device):
+            found = passes([job(plan.steps[place], part) for place, part in each], reduction, team)
         for (place, _), one in zip(each, found):
             passed[place].append(one)
     return [_found(plan, step, each) for step, each in zip(plan.steps, passed)]

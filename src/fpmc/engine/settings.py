@@ -28,6 +28,7 @@ class Settings:
     backend: Literal["auto", "numba", "torch"] = "auto"
     threads: int | None = None                          # None: as many as torch uses
     memory: int = 1 << 30                               # bytes for working arrays, beyond images and results
+    resident: int = 4 << 30                             # bytes of images and masks that stay on a device, not the CPU
     chunk: int | None = None                            # images at a time in torch; None: what fits in `memory`
     exact: bool = False                                 # keep every image, however small its posterior
     tolerance: float = 1e-7                             # share of each posterior that may be passed over otherwise
@@ -43,6 +44,8 @@ class Settings:
             raise InputError(f"threads {self.threads}: a whole number from 1 on is needed")
         if whole(self.memory) is None or self.memory < 1 << 20:
             raise InputError(f"memory {self.memory!r} bytes is too little to work in; give at least 1 MiB (1048576)")
+        if whole(self.resident) is None or self.resident < 0:
+            raise InputError(f"resident {self.resident!r}: a device keeps 0 bytes of images or more; 0 keeps none")
         if self.chunk is not None and (whole(self.chunk) is None or self.chunk < 1):
             raise InputError(f"chunk {self.chunk}: a whole number of images at a time, from 1 on")
         if not 0 < self.nats < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from fpmc.core.fpmc import FPMC
 from fpmc.core.precision import Precisions
 from fpmc.core.response import Responses
 from fpmc.core.sources import Source, Translations
-from fpmc.engine import Call
+from fpmc.engine import Call, Plan, cost
 from fpmc.images import ImageSet
 
 GEMM = 2048                                             # size of the square matrix product all times are compared with
@@ -30,6 +31,8 @@ class Machine:
     gemm_gflops: float
     copy_gb: float                                      # memory copied per second, read and written
     threads: int
+    name: str                                           # of the processor or GPU
+    torch: str                                          # its version, with the CUDA it was built for
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Cost:
     kernel: str
     estimators: int
     seconds: float                                      # per noisy image and call
+    predicted: float                                    # by the costs that plans are made by
     gemms: float                                        # the same in products of GEMM×GEMM matrices
     error: float                                        # largest deviation from float64, on `checked` images
     checked: int
@@ -49,14 +53,33 @@ class Cost:
     dense_ratio: float | None                           # a plain dense evaluation takes so many times as long
 
 
-def measure_machine() -> Machine:
+def measure_machine(device: str = "cpu") -> Machine:
     """Time a matrix product of known size and a copy; the best of a few, since other work only ever slows them."""
-    a, b = torch.rand(GEMM, GEMM), torch.rand(GEMM, GEMM)
-    product = best_of(lambda: a @ b, 5)
-    source = torch.rand(1 << 26)
+    a, b = torch.rand(GEMM, GEMM, device=device), torch.rand(GEMM, GEMM, device=device)
+    product = best_of(lambda: (a @ b)[0, 0].item(), 5)  # a number of it: a GPU is waited for
+    source = torch.rand(1 << 26, device=device)
     target = torch.empty_like(source)
-    copy = best_of(lambda: target.copy_(source), 3)
-    return Machine(product, 2e-9 * GEMM**3 / product, 8e-9 * len(source) / copy, torch.get_num_threads())
+    copy = best_of(lambda: target.copy_(source)[0].item(), 3)
+    built = f"{torch.__version__}, CUDA {torch.version.cuda or 'absent'}"
+    return Machine(
+        product, 2e-9 * GEMM**3 / product, 8e-9 * len(source) / copy, torch.get_num_threads(), name_of(device), built
+    )
+
+
+def name_of(device: str) -> str:
+    """What the maker calls it."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def predicted(plan: Plan, device: str) -> float:
+    """Seconds per noisy image: on this machine's CPU, or on the GPU that costs are predicted for."""
+    return plan.seconds / plan.batch * (cost.machine_factor() if torch.device(device).type == "cpu" else 1.0)
 
 
 def benchmark(
@@ -83,9 +106,10 @@ def benchmark(
     x = held_out.scaled(slice(batch))
     for sigma in sigmas:
         z = (x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))).to(device)
-        step = denoiser.at(sigma).plan(Call(sigma, batch, device=device), denoiser.settings).steps[0]
+        plan = denoiser.at(sigma).plan(Call.of(z, sigma), denoiser.settings)
+        step = plan.steps[0]
         denoiser(z[:1], sigma)                          # compile, lay out, build rows
-        with _PeakMemory() as peak:
+        with _PeakMemory(device) as peak:
             seconds = best_of(lambda z=z, sigma=sigma: denoiser(z, sigma).cpu(), repeats) / batch
         error = (small(z, sigma) - small(z.double(), sigma)).abs().max().item()
         dense = _dense_seconds(small.at(sigma), z[:1], sigma) if compare_dense else None
@@ -95,6 +119,7 @@ def benchmark(
             kernel=f"{step.backend} {step.kernel}, {step.respond}",
             estimators=step.estimators,
             seconds=seconds,
+            predicted=predicted(plan, device),
             gemms=seconds / machine.gemm_seconds,
             error=error,
             checked=min(checked, len(images)),
@@ -127,11 +152,18 @@ def best_of(work: Callable[[], object], repeats: int) -> float:
 
 
 class _PeakMemory:
-    """The largest resident memory of the process while the block ran, beyond what it was at the start (Linux only)."""
+    """The largest memory of the GPU, or of the process (Linux only), in the block, beyond what it was at the start."""
 
     mebibytes: float | None = None
 
+    def __init__(self, device: str) -> None:
+        self.gpu = torch.device(device) if torch.device(device).type == "cuda" else None
+
     def __enter__(self) -> _PeakMemory:
+        if self.gpu is not None:
+            torch.cuda.reset_peak_memory_stats(self.gpu)
+            self._start = torch.cuda.memory_allocated(self.gpu) / 2**20
+            return self
         try:
             Path("/proc/self/clear_refs").write_text("5")
             self._start = _status("VmRSS")
@@ -140,7 +172,9 @@ class _PeakMemory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._start is not None:
+        if self.gpu is not None:
+            self.mebibytes = torch.cuda.max_memory_allocated(self.gpu) / 2**20 - (self._start or 0.0)
+        elif self._start is not None:
             self.mebibytes = max(0.0, _status("VmHWM") - self._start)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fpmc.engine.kernels import (  # noqa: F401
     affine,
+    attention,
     block_shifts,
     boxes,
     clusters,

@@ -13,6 +13,7 @@ from fpmc.core.group import Group
 from fpmc.core.precision import Full, Squares
 from fpmc.core.sources import Discrete, scale
 from fpmc.engine.kernels.offer import Members, Offer, Run, respond_of, weighted
+from fpmc.engine.kernels.resident import chunks, placed
 from fpmc.engine.reduce import Reduction
 from fpmc.engine.settings import Call, Settings
 from fpmc.engine.state import State
@@ -28,6 +29,7 @@ class Kept(Offer):
     backend = "torch"
     supplies = frozenset({"answers"})
     chunk: int                                          # images at a time
+    resident: int                                       # bytes of them that stay on a device
 
     @property
     def amount(self) -> str:
@@ -48,7 +50,8 @@ class Kept(Offer):
         dimension, span = math.prod(group.shape), q.channels * q.height * q.width
         answered = q.height * q.width if group.r.channels == 1 else dimension
         kept, per_image = at_once * images * length * unit, 4 * dimension * unit
-        chunk = settings.chunk or max(1, min(images, NEAR, (settings.memory - kept) // per_image))
+        near = NEAR if call.device == "cpu" else images
+        chunk = settings.chunk or max(1, min(near, images, (settings.memory - kept) // per_image))
         why = f"{q.entries / length:.1f} of {span} entries per row"
         why += ", shared by the channels" if q.channels == 1 and group.shape[0] > 1 else ""
         yield cls(
@@ -58,7 +61,7 @@ class Kept(Offer):
                 "element": float(images) * (2.0 * dimension + 2.5 * length),
             },
             memory=kept + chunk * per_image, why=f"{why}; all logits kept, so one pass", chunk=chunk, batch=at_once,
-            threads=torch.get_num_threads(),
+            resident=settings.resident, threads=torch.get_num_threads(),
         )
 
     def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:
@@ -74,8 +77,9 @@ class _Kept(Run):
         assert isinstance(group.source, Discrete)
         self.offer, self.group, self.z, self.reduction, self.source = offer, group, z, reduction, group.source
         self.count = len(group.source)
-        self.q = group.q.dense(z.dtype).to(z.device).flatten(1).T * (-0.5 / offer.sigma**2)
-        self.r = group.r.dense(z.dtype).to(z.device)
+        there = placed(group, z.device, offer.resident)
+        self.q = there.q.dense(z.dtype).to(z.device).flatten(1).T * (-0.5 / offer.sigma**2)
+        self.r = there.r.dense(z.dtype).to(z.device)
         self.kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}           # top and exp(logit − top) by stretch
 
     def first(self, begin: int, end: int) -> State:
@@ -120,9 +124,9 @@ class _Kept(Run):
         return weighted([self.group], [sums], self.reduction)
 
     def _chunks(self, begin: int, end: int) -> Iterator[tuple[Tensor, Tensor | None, int]]:
-        for pixels, log_weights, first in self.source.chunks(self.offer.chunk, begin, end):
-            x = scale(pixels.to(self.z.device), self.z.dtype)
-            yield x, None if log_weights is None else log_weights.to(self.z), first
+        offer = self.offer
+        for pixels, log_weights, first in chunks(self.source, offer.chunk, begin, end, self.z, offer.resident):
+            yield scale(pixels, self.z.dtype), log_weights, first
 
 
 def _summed(z: Tensor, x: Tensor, total: Tensor, work: Tensor) -> Tensor:

@@ -45,6 +45,7 @@ class Offer(ABC):
     why: str
     error: float = 0.0                                  # of logits, in nats, beyond the rounding of plain sums
     threads: int = 1
+    device: str = "cpu"                                 # type of the device
     batch: int | None = None                            # noisy images at a time; None: all
     groups: tuple[int, ...] = (0,)                      # which of the collection
     merged: int = 0                                     # estimators before merging
@@ -76,8 +77,8 @@ class Offer(ABC):
 
     @property
     def seconds(self) -> float:
-        """Predicted per noisy image, on the machine that the costs were measured on."""
-        return cost.seconds(self.counts) / self.threads
+        """Per noisy image, on the machine that the costs of the device were measured on or are predicted for."""
+        return cost.seconds(self.counts, self.device) / self.threads
 
     @property
     def amount(self) -> str:
@@ -89,10 +90,12 @@ class Offer(ABC):
             count += f" (merged from {self.merged})"
         if len(self.groups) > 1:
             count += f" of {len(self.groups)} sizes"
+        costs = cost.of(self.device)
+        about = "about" if costs.measured else f"on {costs.machine}, predicted and not measured,"
         lines = [
             f"{self.kernel}, {self.respond}, {self.backend}: {count}, {self.images} images, {self.amount}",
             self.why,
-            f"{self.work / 1e9:.3g} G multiply-adds and about {self.seconds:.2g} s per noisy image, "
+            f"{self.work / 1e9:.3g} G multiply-adds and {about} {self.seconds:.2g} s per noisy image, "
             f"{self.memory / 2**20:.0f} MiB",
             *(f"instead of {name}: {seconds:.2g} s" for name, seconds in self.others),
         ]

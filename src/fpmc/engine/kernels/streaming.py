@@ -17,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 from fpmc.core.group import Group
 from fpmc.core.precision import Full, Precision, Squares
-from fpmc.core.response import Partition
+from fpmc.core.response import Partition, SameAsQ
 from fpmc.core.sources import Discrete, scale
 from fpmc.engine.kernels.offer import Members, Offer, Run, respond_of, weight_of, weighted
+from fpmc.engine.kernels.resident import chunks, placed
 from fpmc.engine.reduce import Part, Reduction
 from fpmc.engine.settings import Call, Settings
 from fpmc.engine.state import State
@@ -36,6 +37,7 @@ class Streaming(Offer):
     supplies = frozenset({"answers", "shares", "weights", "posteriors"})
     chunk: int                                          # images at a time
     memory_limit: int                                   # of what is kept of the images from call to call
+    resident: int                                       # bytes of them that stay on a device
 
     @property
     def amount(self) -> str:
@@ -58,20 +60,38 @@ class Streaming(Offer):
             counts = {kind: 2 * count for kind, count in counts.items()}
         counts = {"product": 0.0, **counts}
         counts["element"] += images * (2.0 * len(group) + (0.0 if respond == "means" else 3.0 * dimension))
-        if not isinstance(group.r, Partition):
-            counts["product"] += float(images) * len(group) * dimension
+        counts["product"] += images * _mixing(group)
         return cls(
             respond=respond, sigma=call.sigma, estimators=len(group), images=images, counts=counts,
-            memory=chunk * per_image, why=why, chunk=chunk, memory_limit=settings.memory,
+            memory=chunk * per_image, why=why, chunk=chunk, memory_limit=settings.memory, resident=settings.resident,
             threads=torch.get_num_threads(), **more,
         )
 
     def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:
         return StreamingRun(self, groups[0], z, reduction, total)
 
+    def features(self, q: Precision, x: Tensor) -> Tensor | None:
+        """What of the distances does not depend on z, (n, …); None: nothing."""
+        return q.features(x)
+
     def distance(self, q: Precision, z: Tensor, x: Tensor, features: Tensor | None) -> Tensor:
         """Σ q (z − x)², (B, n, L)."""
         return q.distance(z, x, features)
+
+
+def _mixing(group: Group) -> float:
+    """Multiply-adds that spread posteriors over pixels, for each image."""
+    if isinstance(group.r, Partition):
+        return 0.0
+    squares = group.r.precision if isinstance(group.r, SameAsQ) else None
+    if isinstance(squares, Squares):
+        return _bands(squares)
+    return float(len(group)) * math.prod(group.shape)
+
+
+def _bands(q: Squares) -> float:
+    """Multiply-adds of box sums along columns, then along rows, or back."""
+    return float(q.grid[0] * q.height * q.width + len(q) * q.width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +113,7 @@ class Direct(Streaming):
             row, why = 2 * channels * pixels, "all pixels count; direct differences"
         elif isinstance(q, Squares):
             row, why = 2 * channels * pixels + 3 * pixels, "square patches are box sums of the squared differences"
-            counts["product"] = float(images) * (q.grid[0] * pixels + length * width)
+            counts["product"] = images * _bands(q)
         else:
             span = q.channels * pixels
             row = 2 * channels * pixels + 2 * length
@@ -131,6 +151,40 @@ class Expanded(Streaming):
         return q.value * torch.addmm(x.square().sum(1), z, x.T, alpha=-2.0)[..., None]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Double(Streaming):
+    """The expanded form in float64, where it loses nothing that float32 has; only ‖z − x‖² goes back to float32."""
+
+    kernel = "double"
+
+    @classmethod
+    def offers(cls, groups: Members, call: Call, settings: Settings, reduction: Reduction) -> Iterator[Offer]:
+        (group,) = groups
+        if not isinstance(group.source, Discrete) or not isinstance(group.q, Full):
+            return
+        if call.dtype != torch.float32 or call.device == "mps":                # which has no float64
+            return
+        dimension = math.prod(group.shape)
+        products = float(len(group.source)) * dimension
+        summed = dimension * call.reach**2              # no less than ‖z‖² + 2 |z·x| + ‖x‖²; errors add up like √d
+        rounding = torch.finfo(torch.float64).eps / 2 * summed * math.sqrt(dimension)
+        yield cls._offer(
+            group, call, settings, reduction, "all pixels count; one matrix product in float64",
+            {"product64": products, "element": 6 * products / max(1, call.batch)}, 4,
+            error=rounding * group.q.value / (2 * call.sigma**2),
+        )
+
+    def features(self, q: Precision, x: Tensor) -> Tensor | None:
+        return x.flatten(1).double().square().sum(1)
+
+    def distance(self, q: Precision, z: Tensor, x: Tensor, features: Tensor | None) -> Tensor:
+        assert isinstance(q, Full)
+        assert features is not None
+        z64, x64 = z.flatten(1).double(), x.flatten(1).double()
+        squares = torch.addmm(features, z64, x64.T, alpha=-2.0) + z64.square().sum(1, keepdim=True)
+        return (q.value * squares).to(z.dtype)[..., None]
+
+
 class StreamingRun(Run):
     """One group of images at work."""
 
@@ -138,10 +192,11 @@ class StreamingRun(Run):
         assert isinstance(group.source, Discrete)
         self.offer, self.group, self.z, self.reduction, self.source = offer, group, z, reduction, group.source
         self.count, self.passes, self.total = len(group.source), 2 if offer.respond == "mixed" else 1, total.to(z)
+        self.placed = placed(group, z.device, offer.resident)
 
     def logits(self, x: Tensor, log_weights: Tensor | None, features: Tensor | None) -> Tensor:
         """(B, n, L)."""
-        logit = self.offer.distance(self.group.q, self.z, x, features) * (-0.5 / self.offer.sigma**2)
+        logit = self.offer.distance(self.placed.q, self.z, x, features) * (-0.5 / self.offer.sigma**2)
         return logit if log_weights is None else logit + log_weights[:, None]
 
     def first(self, begin: int, end: int) -> State:
@@ -168,6 +223,8 @@ class StreamingRun(Run):
             return owner, lambda x: lambda weights: (weights.mT @ x.flatten(1)).flatten(1)
         assert isinstance(self.group.r, Partition)
         owner = self.group.r.owner.to(self.z.device).expand(self.group.shape)
+        if self.group.r.channels == 1 and self.group.r.is_pixelwise:           # B × n × d numbers fewer
+            return owner.flatten(), lambda x: lambda w: torch.einsum("bnp,ncp->bcp", w, x.flatten(2)).flatten(1)
         return owner.flatten(), lambda x: lambda weights: (weights[:, :, owner] * x).sum(1).flatten(1)
 
     def second(self, begin: int, end: int, state: State) -> Tensor:
@@ -180,7 +237,7 @@ class StreamingRun(Run):
 
         def add(x: Tensor, log_weights: Tensor | None, features: Tensor | None, result: Tensor, first: int) -> Tensor:
             p = torch.exp(self.logits(x, log_weights, features) - state.top[:, None]) / state.mass[:, None]
-            mixed = self.group.r.mix(p)
+            mixed = self.placed.r.mix(p)
             if wants == "answers":
                 return result + (mixed * x).sum(1)
             if counted is not None:
@@ -203,20 +260,21 @@ class StreamingRun(Run):
             answer = state.finish().view_as(self.z)  # pyright: ignore[reportOptionalMemberAccess]
         else:
             means = state.finish().view(len(self.z), len(self.group), *self.group.shape)  # pyright: ignore
-            answer = (self.group.r.dense(self.z.dtype).to(self.z.device) * means).sum(1)
+            answer = (self.placed.r.dense(self.z.dtype).to(self.z.device) * means).sum(1)
         return weighted([self.group], [answer], self.reduction)  # pyright: ignore[reportArgumentType]
 
     def _chunks(self, begin: int, end: int) -> Iterator[tuple[int, Tensor, Tensor | None, Tensor | None]]:
-        for pixels, log_weights, first in self.source.chunks(self.offer.chunk, begin, end):
-            x = scale(pixels.to(self.z.device), self.z.dtype)
-            yield first, x, None if log_weights is None else log_weights.to(self.z), self._kept_features(x, first)
+        offer = self.offer
+        for pixels, log_weights, first in chunks(self.source, offer.chunk, begin, end, self.z, offer.resident):
+            x = scale(pixels, self.z.dtype)
+            yield first, x, log_weights, self._kept_features(x, first)
 
     def _kept_features(self, x: Tensor, first: int) -> Tensor | None:
         """What of the distances does not depend on z, kept while it fits."""
         kept = _features.setdefault(self.group.q, WeakKeyDictionary()).setdefault(self.source, {})
-        key = first, len(x), x.dtype, x.device
+        key = self.offer.kernel, first, len(x), x.dtype, x.device
         if key not in kept:
-            found = self.group.q.features(x)
+            found = self.offer.features(self.group.q, x)
             if found is None or torch.is_grad_enabled():
                 return found
             if sum(each.nbytes for each in kept.values()) + found.nbytes > self.offer.memory_limit:

@@ -13,6 +13,7 @@ from torch import Tensor
 from fpmc.core.group import Group
 from fpmc.core.sources import Translations, scale
 from fpmc.engine.kernels.offer import Members, Offer, Run, respond_of, weight_of, weighted
+from fpmc.engine.kernels.resident import chunks
 from fpmc.engine.reduce import Part, Reduction
 from fpmc.engine.settings import Call, Settings
 from fpmc.engine.state import State
@@ -26,6 +27,7 @@ class Translated(Offer):
     backend = "torch"
     supplies = frozenset({"answers", "shares", "weights"})
     chunk: int                                          # images at a time
+    resident: int                                       # bytes of them that stay on a device
 
     @property
     def amount(self) -> str:
@@ -43,7 +45,7 @@ class Translated(Offer):
         yield cls(
             respond=respond_of(group, reduction), sigma=call.sigma, estimators=len(group), images=images,
             counts={"element": images * float(inner) ** 2 * (group.shape[0] + 4)}, memory=chunk * per_image,
-            why="a fixed displacement turns patch distances into box sums", chunk=chunk,
+            why="a fixed displacement turns patch distances into box sums", chunk=chunk, resident=settings.resident,
             threads=torch.get_num_threads(),
         )
 
@@ -106,9 +108,9 @@ class _Translated(Run):
         return weighted([self.group], [state.finish().view_as(self.z)], self.reduction)
 
     def _chunks(self, begin: int, end: int) -> Iterator[tuple[Tensor, Tensor | None, int]]:
-        for pixels, log_weights, first in self.source.base.chunks(self.offer.chunk, begin, end):
-            x = scale(pixels.to(self.z.device), self.z.dtype)
-            yield x, None if log_weights is None else log_weights.to(self.z), first
+        base, offer = self.source.base, self.offer
+        for pixels, log_weights, first in chunks(base, offer.chunk, begin, end, self.z, offer.resident):
+            yield scale(pixels, self.z.dtype), log_weights, first
 
     def _moved(self, x: Tensor, log_weights: Tensor | None) -> Iterator[Moved]:
         size, z = self.source.size, self.z
@@ -116,7 +118,7 @@ class _Translated(Run):
             for dx, columns, window_x in displacements(z.shape[3], size):
                 around_z = z[..., slice(*window_y), slice(*window_x)]
                 around_x = x[..., window_y[0] + dy : window_y[1] + dy, window_x[0] + dx : window_x[1] + dx]
-                bands = [_band(a, b, size).to(z) for a, b in ((rows, window_y), (columns, window_x))]
+                bands = [_band(a, b, size, z) for a, b in ((rows, window_y), (columns, window_x))]
                 squares = (around_z[:, None] - around_x).square().sum(2)
                 logits = bands[0] @ squares @ bands[1].T * (-0.5 / self.offer.sigma**2)
                 if log_weights is not None:
@@ -154,7 +156,7 @@ def displacements(length: int, size: int) -> Iterator[tuple[int, tuple[int, int]
             yield offset, (first, last), (first - k, last + k)
 
 
-def _band(pixels: tuple[int, int], window: tuple[int, int], size: int) -> Tensor:
+def _band(pixels: tuple[int, int], window: tuple[int, int], size: int, like: Tensor) -> Tensor:
     """Which pixels of the window each patch covers, (pixels, window)."""
-    centre, at = torch.arange(*pixels)[:, None], torch.arange(*window)
-    return (at - centre).abs() <= size // 2
+    centre, at = (torch.arange(*each, device=like.device) for each in (pixels, window))
+    return ((at - centre[:, None]).abs() <= size // 2).to(like)
