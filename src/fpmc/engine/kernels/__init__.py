@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fpmc.engine.kernels import affine, block_shifts, boxes, clusters, kept, rows, shifts, streaming, translated, whole  # noqa: F401
+from fpmc.engine.kernels import (  # noqa: F401
+    affine, block_shifts, boxes, clusters, kept, mirrored, rows, shifts, streaming, translated, whole,
+)
 from fpmc.engine.kernels.offer import Offer
 
 
