@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from fpmc.engine.kernels import (  # noqa: F401
-    affine, block_shifts, boxes, clusters, kept, mirrored, rows, shifts, streaming, translated, whole,
+    affine,
+    block_shifts,
+    boxes,
+    clusters,
+    kept,
+    mirrored,
+    rows,
+    shifts,
+    streaming,
+    translated,
+    whole,
 )
 from fpmc.engine.kernels.offer import Offer
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,8 +29,7 @@ from fpmc.engine.simd.sparse import FOUR
 if TYPE_CHECKING:
     from fpmc.engine.simd.mirrors import Mirrors
 
-FOLDING = 3.0                                           # elements that folding takes for each row, about
-LOST = 4.0                                              # units in the last place of a sum that mirrored sums are off by
+LOST = 1.0                                              # rms of what logits are off by, in ε of a typical one
 
 
 class Split(NamedTuple):
@@ -64,10 +63,14 @@ class Mirrored(Fused):
         passes, threads = 2 if respond == "mixed" else 1, settings.threads or torch.get_num_threads()
         dimension, cut = math.prod(group.shape), cut_of(source, passes, settings)
         slots = {"owned": dimension, "means": length * dimension, "mixed": dimension}[respond]
-        for diagonal in (False, True)[: 1 + (q.height == q.width)]:
+        for diagonal in ways(q):
             part = split(q, diagonal)
+            moved = part.off * call.reach**2 / (2 * call.sigma**2)
+            if moved > (0.0 if settings.exact else settings.nats):
+                continue
             counts = {
-                "fused.element": passes * (dimension + FOLDING * length) * images,
+                "fused.element": float(passes * dimension * images),
+                "fused.fold": float(passes * length * images),
                 "fused.estimator": float(passes * length * images),
                 "fused.four": float(passes * part.places * images),
             }
@@ -81,11 +84,11 @@ class Mirrored(Fused):
             why += ", along the diagonal, too" if diagonal else ""
             why += f": {FOUR * part.places / length:.1f} as sums over them"
             why += "; two passes, since responses mix normalised posteriors" if passes == 2 else ""
-            lost = LOST * torch.finfo(call.dtype).eps * nats(part.weight, call.sigma)
+            lost = LOST * torch.finfo(call.dtype).eps * nats(group.shape[0] * part.weight, call.sigma)
             yield cls(
                 respond=respond, sigma=call.sigma, estimators=length, images=images, counts=counts,
                 memory=cls.room(groups, call.batch, threads, slots), why=why, threads=threads,
-                error=part.off * call.reach**2 / (2 * call.sigma**2) + lost, cut=cut, diagonal=diagonal,
+                error=moved + lost, cut=cut, diagonal=diagonal,
             )
 
     def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:
@@ -101,6 +104,12 @@ def size_of(part: Precision | Response) -> tuple[int, int]:
     """Height and width of the images."""
     height, width = part.total().shape[1:] if isinstance(part, Response) else (part.height, part.width)
     return height, width
+
+
+def ways(part: Precision | Response) -> tuple[bool, ...]:
+    """Without the diagonal; with it where the image is square."""
+    height, width = size_of(part)
+    return (False, True) if height == width else (False,)
 
 
 def matrix_of(part: Precision | Response) -> Tensor:
@@ -123,14 +132,13 @@ def split(part: Precision | Response, diagonal: bool) -> Split:
 
 
 def mixing(r: Response) -> tuple[bool | None, dict[str, float]]:
-    """The cheapest way to mix posteriors: by mirrors, along the diagonal or not, or None: row by row; and its counts."""
+    """The cheapest way to mix posteriors, by mirrors with the diagonal or without, or None: row by row; its counts."""
     kind, count = rows.sums(r, True)
-    ways: list[tuple[bool | None, dict[str, float]]] = [(None, {f"fused.{kind}": float(count)})]
-    if kind == "four" and pixelwise(r):
-        for diagonal in (False, True)[: 1 + (size_of(r)[0] == size_of(r)[1])]:
-            if (part := split(r, diagonal)).off == 0:
-                ways.append((diagonal, {"fused.four": float(part.places), "fused.element": FOLDING * len(r)}))
-    return min(ways, key=lambda way: cost.seconds(way[1]))
+    found: list[tuple[bool | None, dict[str, float]]] = [(None, {f"fused.{kind}": float(count)})]
+    for diagonal in ways(r) if kind == "four" and pixelwise(r) else ():
+        if (part := split(r, diagonal)).off == 0:
+            found.append((diagonal, {"fused.four": float(part.places), "fused.fold": float(len(r))}))
+    return min(found, key=lambda way: cost.seconds(way[1]))
 
 
 def build(part: Precision | Response, diagonal: bool) -> Mirrors:
@@ -152,7 +160,7 @@ class _Mirrored(RowsRun):
         q = self.groups[0].q
         return kernels.Rows(len(q), centred_at(self.offer.sigma), False, build(q, self.offer.diagonal))
 
-    def response(self) -> NamedTuple:
+    def response(self) -> Any:
         r = self.groups[0].r
         diagonal, _ = mixing(r)
         return super().response() if diagonal is None else build(r, diagonal)

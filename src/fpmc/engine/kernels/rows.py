@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,8 +24,10 @@ from fpmc.engine.simd.sparse import DEEPEST, FIRST, FOUR, Sparse, build, work
 
 _counted: WeakKeyDictionary[Precision | Response, dict[bool, tuple[str, int]]] = WeakKeyDictionary()
 _rows: WeakKeyDictionary[Precision, tuple[bool, Sparse]] = WeakKeyDictionary()      # of q, whatever images it asks
-_weights: WeakKeyDictionary[Precision, float] = WeakKeyDictionary()                 # Σ q of a row, in the mean
+_tails: WeakKeyDictionary[Precision, tuple[float, float]] = WeakKeyDictionary()     # see `weight_and_tail`
 _columns: WeakKeyDictionary[Response, Sparse] = WeakKeyDictionary()
+
+SMALL = 1e-3                                            # of the largest entry of a row: what is below is its tail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ class SparseRows(Fused):
             why = f"{q.entries / length:.1f} of {span} entries per row"
             why += ", shared by the channels" if q.channels == 1 and group.shape[0] > 1 else ""
             why += f", {sums(q, True)[1] / length:.1f} as differences" if short else ""
-            why += f", four rows at a time{left_soon(near)}" if kind == "four" else ""
+            why += fours(q, near) if kind == "four" else ""
             why += "; two passes, since responses mix normalised posteriors" if passes == 2 else ""
             yield cls(
                 respond=respond, sigma=call.sigma, estimators=length, images=images, counts=dict(counts),
@@ -103,9 +105,16 @@ def share_near(q: Precision, sigma: float, cut: float) -> float:
     """About how many blocks of images are near enough to count: what discs showed on Fashion-MNIST, σ ≤ 0.3."""
     if not leaves(sigma, cut):
         return 1.0
-    if q not in _weights:
-        _weights[q] = q.dense().sum().item() / len(q)
-    return min(1.0, (cut / max(cut, nats(_weights[q], sigma))) ** (1 / 3))
+    return min(1.0, (cut / max(cut, nats(weight_and_tail(q)[0], sigma))) ** (1 / 3))
+
+
+def weight_and_tail(q: Precision) -> tuple[float, float]:
+    """Σ q of a row in the mean, and of its entries the share that is below `SMALL` of the largest."""
+    if q not in _tails:
+        dense = q.dense().flatten(1)
+        small = (dense > 0) & (dense < SMALL * dense.amax(1, keepdim=True))
+        _tails[q] = dense.sum().item() / len(q), small.sum().item() / max(1, q.entries)
+    return _tails[q]
 
 
 def read(places: float, rows: int, near: float) -> float:
@@ -113,9 +122,12 @@ def read(places: float, rows: int, near: float) -> float:
     return near * places + (1 - near) * min(places, 2 * FIRST * rows / FOUR)
 
 
-def left_soon(near: float) -> str:
-    """For whoever asks why it takes so little."""
-    return f", about {1 - near:.0%} of the blocks of images left after some of them" if near < 1 else ""
+def fours(q: Precision, near: float) -> str:
+    """What rows of any values cost, and what would make them cheaper."""
+    text, tail = ", four rows at a time", weight_and_tail(q)[1]
+    text += f", about {1 - near:.0%} of the blocks of images left after some of them" if near < 1 else ""
+    text += f"; {tail:.0%} of the entries are below {SMALL:g} of the largest, and 0 costs nothing" if tail > 0.1 else ""
+    return text
 
 
 def sums(part: Precision | Response, short: bool) -> tuple[str, int]:
@@ -141,7 +153,7 @@ class RowsRun(FusedRun):
         span, sigma, cut = q.channels * q.height * q.width, self.offer.sigma, self.offer.cut
         return kernels.Rows(span, centred_at(sigma), leaves(sigma, cut), _rows[q][1])
 
-    def response(self) -> Sparse:
+    def response(self) -> Any:
         """By output value; posteriors are at most 1, so differences lose nothing."""
         r = self.groups[0].r
         if r not in _columns:

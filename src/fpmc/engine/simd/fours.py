@@ -18,20 +18,21 @@ FAR = np.float32(1e30)                                  # the distance of images
 
 @njit(**KERNEL)
 def four_sums(s, rows, target, prior, scale, floor):
-    """target[row] = Σ values·s[places] for rows that go four at a time; places by two, so that sums need not wait.
+    """target[row] = Σ values·s[places] for rows that go four at a time, by parts so that rounding does not pile up.
 
-    Where in no lane any of the four has prior − scale·sum above its `floor`, they are `FAR`; no floor: never.
+    Where in no lane any of the four has prior − scale·sum above its `floor`, they are `FAR`; no floor: never. Places
+    go by two, so that sums need not wait.
     """
     ends, places, values = rows.ends, rows.places, rows.values
+    zero, by = splat(np.float32(0)), splat(scale)
     for g in range(len(ends) - 1):
-        a = b = c = d = splat(np.float32(0))
-        i = j = k = m = splat(np.float32(0))
         row, first, last = FOUR * g, ends[g], ends[g + 1]
-        e, stop = first, last
-        if row + FOUR <= len(floor):
-            stop = min(first + FIRST, last)
-        near = True
-        while near:
+        look = first + FIRST if row + FOUR <= len(floor) else last + 1
+        whole, whole_b, whole_c, whole_d = zero, zero, zero, zero
+        e = first
+        while e < last:
+            a = b = c = d = i = j = k = m = zero
+            stop = min(e + FIRST, last)
             while e + 2 <= stop:
                 u, v, w = load(s, entry(places, e)), load(s, entry(places, e + 1)), FOUR * e
                 a, i = a + splat(entry(values, w)) * u, i + splat(entry(values, w + 4)) * v
@@ -39,22 +40,23 @@ def four_sums(s, rows, target, prior, scale, floor):
                 c, k = c + splat(entry(values, w + 2)) * u, k + splat(entry(values, w + 6)) * v
                 d, m = d + splat(entry(values, w + 3)) * u, m + splat(entry(values, w + 7)) * v
                 e += 2
-            if stop == last:
-                break
-            by = splat(scale)
-            best = larger(
-                larger(splat(-entry(floor, row)) - by * (a + i), splat(-entry(floor, row + 1)) - by * (b + j)),
-                larger(splat(-entry(floor, row + 2)) - by * (c + k), splat(-entry(floor, row + 3)) - by * (d + m)),
-            )
-            near = largest(prior + best) >= np.float32(0)
-            stop = min(2 * stop - first, last)
-        if not near:
-            a = b = c = d = splat(FAR)
-        elif e < last:
-            u, w = load(s, entry(places, e)), FOUR * e
-            a, b = a + splat(entry(values, w)) * u, b + splat(entry(values, w + 1)) * u
-            c, d = c + splat(entry(values, w + 2)) * u, d + splat(entry(values, w + 3)) * u
-        store(target, row, a + i)
-        store(target, row + 1, b + j)
-        store(target, row + 2, c + k)
-        store(target, row + 3, d + m)
+            if e < stop:
+                u, w = load(s, entry(places, e)), FOUR * e
+                a, b = a + splat(entry(values, w)) * u, b + splat(entry(values, w + 1)) * u
+                c, d = c + splat(entry(values, w + 2)) * u, d + splat(entry(values, w + 3)) * u
+                e += 1
+            whole, whole_b = whole + (a + i), whole_b + (b + j)
+            whole_c, whole_d = whole_c + (c + k), whole_d + (d + m)
+            if e == look:
+                look = 2 * look - first
+                best = larger(
+                    larger(splat(-entry(floor, row)) - by * whole, splat(-entry(floor, row + 1)) - by * whole_b),
+                    larger(splat(-entry(floor, row + 2)) - by * whole_c, splat(-entry(floor, row + 3)) - by * whole_d),
+                )
+                if largest(prior + best) < np.float32(0):
+                    whole = whole_b = whole_c = whole_d = splat(FAR)
+                    break
+        store(target, row, whole)
+        store(target, row + 1, whole_b)
+        store(target, row + 2, whole_c)
+        store(target, row + 3, whole_d)

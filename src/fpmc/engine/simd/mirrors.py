@@ -2,11 +2,11 @@
 
 Sums over mirrored pixels that are even or odd along either axis do not mix: what 4·n pixels are multiplied with is four
 matrices of n×n instead of one of 4n×4n, a quarter of the work whatever the values. With s(±) = Σ_g ±s(gi) over the
-different pixels gi and m(±)_ℓ(i) = ¼ Σ_g ±q_ℓ(gi), Σ_i q_gℓ(i) s(i) is the sum of the four m(±) s(±), each with its sign
-at g. If the diagonal of a square image is a mirror as well, those that are even or odd along both axes fall in two once
-more, which leaves three sixteenths.
+different pixels gi and m(±)_ℓ(i) = ¼ Σ_g ±q_ℓ(gi), Σ_i q_gℓ(i) s(i) is the sum of the four m(±) s(±), each with its
+sign at g. If the diagonal of a square image is a mirror as well, those that are even or odd along both axes fall in two
+once more, which leaves three sixteenths.
 
-Differences of mirrored pixels lose digits where their sum is large, so this is for logits that are not (`LOST`).
+Differences of mirrored pixels lose digits where their sum is large: `kernels.mirrored` says from where on.
 """
 
 from __future__ import annotations

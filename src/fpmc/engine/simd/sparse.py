@@ -91,7 +91,7 @@ def choose(matrix: Tensor, short: bool) -> tuple[np.ndarray, int]:
 def in_fours(matrix: Tensor) -> int:
     """Places of four rows each."""
     there = torch.nn.functional.pad(matrix != 0, (0, 0, 0, -len(matrix) % FOUR))
-    return int(there.view(-1, FOUR, matrix.shape[1]).any(1).sum())
+    return int(there.view(len(there) // FOUR, FOUR, matrix.shape[1]).any(1).sum())
 
 
 def work(matrix: Tensor, short: bool) -> tuple[str, int]:
