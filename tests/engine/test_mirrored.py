@@ -21,7 +21,7 @@ from fpmc.core.fpmc import FPMC
 from fpmc.core.precision import Precisions
 from fpmc.core.response import Responses, SameAsQ, pixel
 from fpmc.engine import Call, Settings
-from fpmc.engine.kernels import mirrored
+from fpmc.engine.kernels import folding, mirrored
 from fpmc.engine.kernels.rows import nats
 from fpmc.engine.reduce import Mean
 from fpmc.engine.simd import mirrors, sparse
@@ -117,7 +117,7 @@ def test_logits_that_count_are_off_by_no_more_than_an_offer_says(radius: float, 
     x = images.scaled().flatten(1).double()
     s = (x * (x - 2 * z.flatten(1).double()) if sigma > 2 else (z.flatten(1).double() - x) ** 2).float()
     expected = s.double() @ q.values.flatten(1).double().T / (2 * sigma**2)
-    built = mirrored.build(q, True)
+    built = folding.build(q, True)
     blocks = s.view(-1, LANES, 256).transpose(1, 2).contiguous().numpy()
     found = torch.cat([torch.from_numpy(all_sums(each.ravel(), built)).view(256, LANES).T for each in blocks])
     error = found.double() / (2 * sigma**2) - expected

@@ -92,7 +92,9 @@ class _Kept(Run):
 
     def _logits(self, z: Tensor, begin: int, end: int) -> Tensor:
         """(B, n, L); images without weight have −inf."""
-        logits = z.new_full((len(z), end - begin, len(self.group)), -torch.inf)
+        logits = z.new_empty(len(z), end - begin, len(self.group))
+        if self.source.log_weights is not None:         # chunks without weight are passed over
+            logits.fill_(-torch.inf)
         square, work = (z.new_empty(self.offer.chunk, *self.group.shape[1:]) for _ in range(2))
         for x, log_weights, first in self._chunks(begin, end):
             here = slice(first - begin, first - begin + len(x))

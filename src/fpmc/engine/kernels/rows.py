@@ -16,6 +16,8 @@ from fpmc.core.group import Group
 from fpmc.core.precision import Full, Precision, Precisions, Squares
 from fpmc.core.response import Response
 from fpmc.core.sources import Discrete
+from fpmc.engine import cost
+from fpmc.engine.kernels import folding
 from fpmc.engine.kernels.fused import Fused, FusedRun
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of
 from fpmc.engine.reduce import Reduction
@@ -61,8 +63,8 @@ class SparseRows(Fused):
             near = share_near(q, call.sigma, cut) if kind == "four" else 1.0
             counts[f"fused.{kind}"] += read(count, length, near) * passes * images
             if respond == "mixed":
-                mixing, mixed = sums(group.r, True)
-                counts[f"fused.{mixing}"] += mixed * images
+                for operation, each in mixing(group.r)[1].items():
+                    counts[operation] += each * images
                 counts["fused.element"] += dimension * images
             elif respond == "means":
                 counts["fused.element"] += slots * images
@@ -102,10 +104,10 @@ def leaves(sigma: float, cut: float) -> bool:
 
 
 def share_near(q: Precision, sigma: float, cut: float) -> float:
-    """About how many blocks of images are near enough to count: what discs showed on Fashion-MNIST, σ ≤ 0.3."""
+    """About how many blocks of images are near enough to count: fitted to discs on Fashion-MNIST, σ ≤ 0.6."""
     if not leaves(sigma, cut):
         return 1.0
-    return min(1.0, (cut / max(cut, nats(weight_and_tail(q)[0], sigma))) ** (1 / 3))
+    return (2 * cut / max(2 * cut, nats(weight_and_tail(q)[0], sigma))) ** (3 / 8)
 
 
 def weight_and_tail(q: Precision) -> tuple[float, float]:
@@ -139,6 +141,16 @@ def sums(part: Precision | Response, short: bool) -> tuple[str, int]:
     return counts[short]
 
 
+def mixing(r: Response) -> tuple[bool | None, dict[str, float]]:
+    """The cheapest way to mix posteriors, by mirrors with the diagonal or without, or None: row by row; its counts."""
+    kind, count = sums(r, True)
+    found: list[tuple[bool | None, dict[str, float]]] = [(None, {f"fused.{kind}": float(count)})]
+    for diagonal in folding.ways(r) if kind == "four" and folding.pixelwise(r) else ():
+        if (part := folding.split(r, diagonal)).off == 0:
+            found.append((diagonal, {"fused.four": float(part.places), "fused.fold": float(len(r))}))
+    return min(found, key=lambda way: cost.seconds(way[1]))
+
+
 class RowsRun(FusedRun):
     """Sparse rows at work."""
 
@@ -156,10 +168,13 @@ class RowsRun(FusedRun):
     def response(self) -> Any:
         """By output value; posteriors are at most 1, so differences lose nothing."""
         r = self.groups[0].r
+        diagonal, _ = mixing(r)
+        if diagonal is not None:
+            return folding.build(r, diagonal)
         if r not in _columns:
             _columns[r] = build(r.dense().flatten(1).T, True)
         return _columns[r]
 
     def width(self) -> int:
-        return self.response().rows
+        return self.groups[0].r.channels * math.prod(self.groups[0].shape[1:])
 
