@@ -55,7 +55,7 @@ class Kept(Offer):
             respond="mixed", sigma=call.sigma, estimators=length, images=images,
             counts={
                 "product": float(images) * length * (span + answered),
-                "element": float(images) * (2.0 * dimension + 2.5 * length),
+                "element": float(images) * (2.0 * dimension + 1.5 * length),
             },
             memory=kept + chunk * per_image, why=f"{why}; all logits kept, so one pass", chunk=chunk, batch=at_once,
             threads=torch.get_num_threads(),
