@@ -70,6 +70,8 @@ def problems(images: ImageSet) -> Iterator[tuple[str, Collection, float]]:
         soft, wide = (discs(shape, radius, soft=True) for radius in (2.0, 8.0))
         for kept in (soft, wide):
             yield "rows", Collection(kept, own, images), sigma
+        for mixed in (own, SameAsQ(wide)):
+            yield "mirrors", Collection(wide, mixed, images), sigma
         for kernel in ("direct", "matrix"):
             yield kernel, Collection(soft, Responses(soft.values.sqrt()), images), sigma
         yield "direct", Collection(Squares(5, *shape[1:]), own, images), sigma

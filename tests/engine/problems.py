@@ -20,7 +20,7 @@ from fpmc.images import ImageSet
 
 TELLS_APART = 0.1                                       # σ from which float32 tells images apart that are far from z
 SIGMAS = (0.002, 0.06, 0.3, 1.1, 5.3, 80.0)
-QUERIES = ("full", "centred", "inside", "around", "masks", "masks per channel", "soft", "soft per channel")
+QUERIES = ("full", "centred", "inside", "around", "masks", "masks per channel", "soft", "soft per channel", "mirrored")
 SOURCES = ("images", "weighted", "union", "left out", "gaussian")
 
 
@@ -130,9 +130,20 @@ class Maker:
             size = self.draw(st.integers(1, min(self.height, self.width)))
             stride = self.draw(st.integers(1, size))
             return Squares(size, self.height, self.width, inside=True, stride=stride)
+        if kind == "mirrored":
+            return self.mirrored()
         length = self.draw(st.integers(1, 12))          # both sides of the few whose whole means are kept
         shape = length, self.channels if "per channel" in kind else 1, self.height, self.width
         return Precisions(self.coin(*shape) if "masks" in kind else self.normal(*shape).exp() * self.coin(*shape))
+
+    def mirrored(self) -> Precisions:
+        """One soft vector for each pixel, by how far others are along the axes; some alike along the diagonal."""
+        by_distance = self.normal(6, 6).exp()
+        if self.draw(st.booleans()):
+            by_distance = by_distance + by_distance.T
+        y, x = ((torch.arange(n)[:, None] - torch.arange(n)).abs() for n in (self.height, self.width))
+        rows = by_distance[y[:, None, :, None], x[None, :, None, :]]
+        return Precisions(rows.reshape(-1, 1, self.height, self.width))
 
     def odd(self) -> int:
         return 2 * self.draw(st.integers(0, max(self.height, self.width))) + 1

@@ -218,8 +218,10 @@ class Precisions(Precision, kind="precisions"):
         if self.values.dtype == torch.bool or self.values.requires_grad:
             return self
         rows = self.values.flatten(1)
-        values, order = rows.sort(dim=1)
-        small = torch.zeros_like(rows, dtype=torch.bool).scatter_(1, order, values.double().cumsum(1) <= budget)
+        values = rows.double().sort(dim=1).values       # of any type
+        last = (values.cumsum(1) <= budget).sum(1, keepdim=True)
+        least = torch.nn.functional.pad(values, (0, 1), value=torch.inf).gather(1, last)
+        small = rows < least                            # of equal ones all or none, so that what is symmetric stays so
         if not bool((small & (rows > 0)).any()):
             return self
         return Precisions(rows.masked_fill(small, 0.0).view(self.values.shape))

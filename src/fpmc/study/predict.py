@@ -36,7 +36,8 @@ from fpmc.study.methods import MOVED, MULTISCALE, NETWORKS, Method
 PLANNED = ("optimal", "ls", "els", "pspc_square")       # their plan needs no covariance and no network
 TIMED = ("network", "reference", "gradient")            # evaluations of networks, and of one's gradient
 BATCH = 8                                               # noisy images that are planned and timed together
-PASSES, WINDOW = 6, 49                                  # of templates: over the source, and entries beside those of q
+PASSES = {"q": 2.0, "r": 1.4, "qr": 6.0}                # of templates over the source, by what is learned, as measured
+WINDOW = 49                                             # entries that templates have beside those of q
 MOMENT = 0.1                                            # seconds that a measurement takes at least
 
 
@@ -78,7 +79,7 @@ def tuning(lab: Lab, method: Method, sigma: float) -> Work:
     """Steps and validations of one level: sums over the support where zeros stay 0, or matrix products."""
     settings, like = lab.scale.tuning, _alike(lab, method, sigma)
     if settings.recipe == "templates":
-        return _templates(lab, like)
+        return _templates(lab, method, like)
     images, judged = (min(each or len(lab.images), len(lab.images))
                       for each in (settings.monte_carlo, settings.validation_source))
     (group,) = like.groups
@@ -91,12 +92,12 @@ def tuning(lab: Lab, method: Method, sigma: float) -> Work:
     return Work(amounts, settings.memory + 24.0 * len(group) * group.q.channels * lab.side**2)
 
 
-def _templates(lab: Lab, like: Collection) -> Work:
+def _templates(lab: Lab, method: Method, like: Collection) -> Work:
     """R twice and Q in between: some passes over the source for each noisy image, with windows of q and r."""
     settings, pixels = lab.scale.tuning, lab.side**2
     asked = settings.pool + settings.validation
     rows = len(like.groups[0]) if len(like.groups[0]) > 1 else pixels
-    entries = PASSES * rows * (like.groups[0].q.entries / len(like.groups[0]) + WINDOW)
+    entries = PASSES[method.soft] * like.groups[0].q.entries * rows / len(like.groups[0])
     amounts = {"tile.entry": entries * len(lab.images) * asked, "network": float(asked)}
     return Work(amounts, 4.0 * len(lab.images) * (lab.dimension + torch.get_num_threads() * min(rows, 1024)))
 
@@ -138,7 +139,11 @@ def _alike(lab: Lab, method: Method, sigma: float) -> Collection:
     sizes = _sizes(lab.dataset, lab.images.shape)
     patch = int(sizes[nearest(sizes, sigma)])
     soft = method.soft if patch < lab.side else ""
-    return _masks(lab.images, patch, method.preset == "lukoianov", soft, lab.scale.tuning.floor_q == 0)
+    templates = lab.scale.tuning.recipe == "templates"
+    if "q" in soft and templates:
+        patch = min(lab.side, math.isqrt(patch**2 + WINDOW))
+    sparse = templates or lab.scale.tuning.floor_q == 0
+    return _masks(lab.images, patch, method.preset == "lukoianov", soft, sparse)
 
 
 @lru_cache(maxsize=64)

@@ -9,6 +9,7 @@ from fpmc.engine.kernels import (  # noqa: F401
     boxes,
     clusters,
     kept,
+    mirrored,
     rows,
     running_shifts,
     shifts,

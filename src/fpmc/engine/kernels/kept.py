@@ -58,7 +58,7 @@ class Kept(Offer):
             respond="mixed", sigma=call.sigma, estimators=length, images=images,
             counts={
                 "product": float(images) * length * (span + answered),
-                "element": float(images) * (2.0 * dimension + 2.5 * length),
+                "element": float(images) * (2.0 * dimension + 1.5 * length),
             },
             memory=kept + chunk * per_image, why=f"{why}; all logits kept, so one pass", chunk=chunk, batch=at_once,
             resident=settings.resident, threads=torch.get_num_threads(),
@@ -96,7 +96,9 @@ class _Kept(Run):
 
     def _logits(self, z: Tensor, begin: int, end: int) -> Tensor:
         """(B, n, L); images without weight have −inf."""
-        logits = z.new_full((len(z), end - begin, len(self.group)), -torch.inf)
+        logits = z.new_empty(len(z), end - begin, len(self.group))
+        if self.source.log_weights is not None:         # chunks without weight are passed over
+            logits.fill_(-torch.inf)
         square, work = (z.new_empty(self.offer.chunk, *self.group.shape[1:]) for _ in range(2))
         for x, log_weights, first in self._chunks(begin, end):
             here = slice(first - begin, first - begin + len(x))

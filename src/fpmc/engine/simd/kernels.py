@@ -14,12 +14,11 @@ from fpmc.engine.simd.lanes import (
     differences,
     everything,
     posterior,
-    room_for,
-    row_sums,
     squares,
     unpack,
     update,
 )
+from fpmc.engine.simd.sums import count, room_for, sums_of
 from fpmc.engine.simd.vector import KERNEL, LANES, load, splat, store
 
 
@@ -37,7 +36,8 @@ class Rows(NamedTuple):
 
     span: int
     centre: bool                                        # without Σ q z², which is large where the noise is
-    rows: NamedTuple                                    # `sparse.Sparse`
+    leaves: bool                                        # images that are too far to count, before all places are read
+    rows: NamedTuple                                    # `sparse.Sparse` or `mirrors.Mirrors`
 
 
 @njit(**KERNEL)
@@ -184,37 +184,45 @@ class Answers(NamedTuple):
 
 @njit(**KERNEL)
 def rows_posterior(stretch, first, last, asked, sums, q):
-    """Posterior sums of sparse rows."""
+    """Posterior sums of rows."""
     x = np.empty(stretch.blocks.shape[1], np.float32)
     s = np.empty(q.span * LANES, np.float32)
-    distances = room_for(q.rows)
+    room = room_for(q.rows)
+    floor = np.empty(count(q.rows) if q.leaves else 0, np.float32)
     for j in range(first, last):
         unpack(stretch.blocks[j], x)
+        prior = load(stretch.log_weights, j)
         for b in range(len(asked.z)):
             differences(asked.z[b], x, s, q.centre)
-            row_sums(s, q.rows, distances)
-            prior = load(stretch.log_weights, j)
+            for row in range(len(floor)):
+                floor[row] = sums.top[b, row] - asked.cut
+            sums_of(s, q.rows, room, prior, asked.scale, floor)
             sums.alive[b, j] = update(
-                distances, prior, asked.scale, x, asked.cut, sums.ends, sums.slots, sums.top[b], sums.mass[b],
+                room[0], prior, asked.scale, x, asked.cut, sums.ends, sums.slots, sums.top[b], sums.mass[b],
                 sums.moment[b],
             )
 
 
 @njit(**KERNEL)
 def rows_respond(stretch, first, last, asked, norm, q, r, wanted):
-    """Weights of sparse rows; r (`sparse.Sparse`) by output value, its places are estimators."""
+    """Weights of rows; r is given by output value, its places are estimators."""
     x = np.empty(stretch.blocks.shape[1], np.float32)
     s = np.empty(q.span * LANES, np.float32)
-    p, mixed = room_for(q.rows), room_for(r)
+    room, mixing = room_for(q.rows), room_for(r)
+    p, mixed = room[0][: count(q.rows) * LANES], mixing[0][: count(r) * LANES]
+    floor, none = np.empty(count(q.rows) if q.leaves else 0, np.float32), np.empty(0, np.float32)
     for j in range(first, last):
         if not norm.alive[:, j].any():
             continue
         unpack(stretch.blocks[j], x)
+        prior = load(stretch.log_weights, j)
         for b in range(len(asked.z)):
             if norm.alive[b, j] == 0:
                 continue
             differences(asked.z[b], x, s, q.centre)
-            row_sums(s, q.rows, p)
-            posterior(p, load(stretch.log_weights, j), asked.scale, asked.cut, norm.top[b], norm.share[b], p)
-            row_sums(p[: q.rows.rows * LANES], r, mixed)
-            deliver(mixed[: r.rows * LANES], x, 0, b, j, wanted)
+            for row in range(len(floor)):
+                floor[row] = norm.top[b, row] - asked.cut
+            sums_of(s, q.rows, room, prior, asked.scale, floor)
+            posterior(p, prior, asked.scale, asked.cut, norm.top[b], norm.share[b], p)
+            sums_of(p, r, mixing, prior, asked.scale, none)
+            deliver(mixed, x, 0, b, j, wanted)

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from fpmc.engine.simd.sparse import EVERYTHING, FOUR
+from fpmc.engine.simd.fours import four_sums
+from fpmc.engine.simd.sparse import EVERYTHING
 from fpmc.engine.simd.vector import (
     KERNEL,
     LANES,
@@ -172,44 +173,14 @@ def everything(s):
 
 
 @njit(**KERNEL)
-def four_sums(s, ends, places, values, target):
-    """target[row] = Σ values·s[places] for rows that go four at a time; places by two, so that sums need not wait."""
-    for g in range(len(ends) - 1):
-        a = b = c = d = splat(np.float32(0))
-        i = j = k = m = splat(np.float32(0))
-        e, stop = ends[g], ends[g + 1]
-        while e + 2 <= stop:
-            u, v, w = load(s, entry(places, e)), load(s, entry(places, e + 1)), FOUR * e
-            a, i = a + splat(entry(values, w)) * u, i + splat(entry(values, w + 4)) * v
-            b, j = b + splat(entry(values, w + 1)) * u, j + splat(entry(values, w + 5)) * v
-            c, k = c + splat(entry(values, w + 2)) * u, k + splat(entry(values, w + 6)) * v
-            d, m = d + splat(entry(values, w + 3)) * u, m + splat(entry(values, w + 7)) * v
-            e += 2
-        if e < stop:
-            u, w = load(s, entry(places, e)), FOUR * e
-            a, b = a + splat(entry(values, w)) * u, b + splat(entry(values, w + 1)) * u
-            c, d = c + splat(entry(values, w + 2)) * u, d + splat(entry(values, w + 3)) * u
-        store(target, FOUR * g, a + i)
-        store(target, FOUR * g + 1, b + j)
-        store(target, FOUR * g + 2, c + k)
-        store(target, FOUR * g + 3, d + m)
-
-
-@njit(**KERNEL)
-def room_for(rows):
-    """Sums of sparse rows, with as many as are missing to a multiple of `FOUR`."""
-    return np.empty(-(-rows.rows // FOUR) * FOUR * LANES, np.float32)
-
-
-@njit(**KERNEL)
-def row_sums(s, rows, target):
+def row_sums(s, rows, target, prior, scale, floor):
     """target[row] = Σ values·s[places] for sparse rows, added to nothing, to the sum of s or to an earlier row.
 
-    No values: places up to turns[row] count 1, those after it −1.
+    No values: places up to turns[row] count 1, those after it −1. Rows that go four at a time may end at a `floor`.
     """
     ends, turns, places, values, bases = rows.ends, rows.turns, rows.places, rows.values, rows.bases
     if len(turns) < rows.rows:
-        four_sums(s, ends, places, values, target)
+        four_sums(s, rows, target, prior, scale, floor)
         return
     known, all_of_it = False, splat(np.float32(0))
     for row in range(len(ends) - 1):

@@ -15,6 +15,7 @@ CHAIN = 8                                               # rows that each differ 
 DEEPEST = 2 * (CHAIN - 1)                               # differences that a row may be the sum of
 NOTHING, EVERYTHING = -1, -2                            # what a row is added to, if not to an earlier row
 FOUR = 4                                                # rows at a time
+FIRST = 32                                              # places, by weight, after which there is a first look
 WORTH = 2.5                                             # entries to a place from which on that is faster
 
 
@@ -45,6 +46,20 @@ class Fours(NamedTuple):
         ends = np.concatenate([[0], np.bincount(four, minlength=len(values)).cumsum()])
         return cls(ends, places, values[four, places])
 
+    def by_weight(self) -> Fours:
+        """The places of each four by weight, in stretches that end at `FIRST` and its doubles, and in order in each."""
+        four = np.repeat(np.arange(len(self.ends) - 1), np.diff(self.ends))
+        order = np.lexsort((-self.values.sum(1), four))
+        rank = np.arange(len(order)) - self.ends[four]
+        stretch = np.frexp(rank / FIRST)[1].clip(min=0)
+        order = order[np.lexsort((self.places[order], stretch, four))]
+        return Fours(self.ends, self.places[order], self.values[order])
+
+    def rows(self, count: int) -> Sparse:
+        """As `lanes.row_sums` takes them."""
+        none = np.zeros(0, np.int64)
+        return Sparse(count, self.ends, none, self.places.astype(np.int32), self.values.ravel(), none)
+
 
 def choose(matrix: Tensor, short: bool) -> tuple[np.ndarray, int]:
     """What each row is added to, int64 (rows,), and how many entries that makes; not `short`: every row to nothing.
@@ -73,12 +88,17 @@ def choose(matrix: Tensor, short: bool) -> tuple[np.ndarray, int]:
     return bases.numpy(), int(lengths.sum())
 
 
+def in_fours(matrix: Tensor) -> int:
+    """Places of four rows each."""
+    there = torch.nn.functional.pad(matrix != 0, (0, 0, 0, -len(matrix) % FOUR))
+    return int(there.view(len(there) // FOUR, FOUR, matrix.shape[1]).any(1).sum())
+
+
 def work(matrix: Tensor, short: bool) -> tuple[str, int]:
     """What the sums of all rows take: entries, one by one, or places of four rows each."""
     entries = choose(matrix, short)[1]
     if not bool(((matrix == 0) | (matrix == 1)).all()):
-        there = torch.nn.functional.pad(matrix != 0, (0, 0, 0, -len(matrix) % FOUR))
-        places = int(there.view(-1, FOUR, matrix.shape[1]).any(1).sum())
+        places = in_fours(matrix)
         if entries > WORTH * places:
             return "four", places
     return "entry", entries
@@ -100,9 +120,8 @@ def build(matrix: Tensor, short: bool) -> Sparse:
         ends.append(turns[-1] + len(less))
     every, where = np.concatenate(values), np.concatenate(places)
     if work(matrix, short)[0] == "four":
-        none = np.zeros(0, np.int64)
         fours = Fours.of(np.repeat(np.arange(len(dense)), np.diff(ends)), where, every, *dense.shape)
-        return Sparse(len(dense), fours.ends, none, fours.places.astype(np.int32), fours.values.ravel(), none)
+        return fours.by_weight().rows(len(dense))
     unit = bool((np.abs(every) == 1).all())
     return Sparse(
         len(dense), np.array(ends), np.array(turns), where.astype(np.int32), np.zeros(0, np.float32) if unit else every,
