@@ -51,7 +51,8 @@ def main() -> None:
                 told += f" of wall, {row['ratio of processors']:5.2f} of processors"
                 print(f"{data:8} {method:12} {sigma:5g} {told}{'  above the aim' * (row['ratio'] > AIM)}", flush=True)
     options.outdir.mkdir(parents=True, exist_ok=True)
-    (options.outdir / "latency.json").write_text(json.dumps({"threads": torch.get_num_threads(), "rows": found}, indent=1))
+    found = {"threads": torch.get_num_threads(), "batch": options.batch, "rows": found}
+    (options.outdir / "latency.json").write_text(json.dumps(found, indent=1))
 
 
 def compared(denoiser: FPMC, z: torch.Tensor, sigma: float, rounds: int) -> dict[str, float]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -216,12 +217,23 @@ class FusedRun(Run):
         return closing(stretches(self.source, begin, end, self.kept[begin, end], self.offer.layout.stretch))
 
 
+@cache
+def _helpers(count: int) -> ThreadPoolExecutor:
+    """Threads that stay: to start some for each pass would take longer than a small pass."""
+    return ThreadPoolExecutor(count, "fused")
+
+
+os.register_at_fork(after_in_child=_helpers.cache_clear)                # a child has none of its parent's threads
+
+
 def share(kernel: Callable, sums: list, blocks: int) -> None:
-    """Run the kernel in as many threads as there are sums, each over its share of the blocks."""
-    if len(sums) == 1:
-        kernel(sums[0], 0, blocks)
-        return
-    bounds = np.linspace(0, blocks, len(sums) + 1).astype(int)
-    with ThreadPoolExecutor(len(sums)) as pool:
-        for future in [pool.submit(kernel, s, a, b) for s, a, b in zip(sums, bounds, bounds[1:])]:
-            future.result()
+    """Run the kernel in as many threads as there are sums, this one among them, each over its share of the blocks."""
+    bounds = [blocks * k // len(sums) for k in range(len(sums) + 1)]
+    (own, *others) = zip(sums, bounds, bounds[1:])
+    futures = [_helpers(len(others)).submit(kernel, *each) for each in others]
+    try:
+        kernel(*own)
+    finally:
+        wait(futures)                                   # or they would go on writing to what nobody has any more
+    for future in futures:
+        future.result()

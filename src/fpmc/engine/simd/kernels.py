@@ -20,7 +20,7 @@ from fpmc.engine.simd.lanes import (
     unpack,
     update,
 )
-from fpmc.engine.simd.vector import KERNEL, LANES, load, splat, store
+from fpmc.engine.simd.vector import KERNEL, LANES, exp, exp_one, largest, load, load_pixels, splat, store, total
 
 
 class Boxes(NamedTuple):
@@ -41,8 +41,45 @@ class Rows(NamedTuple):
 
 
 @njit(**KERNEL)
+def one_posterior(stretch, first, last, asked, sums):
+    """Posterior sums of q = 1 for one noisy image.
+
+    Unpacking would cost more than it saves, and there is room in the cache for moments of every lane.
+    """
+    rows = len(sums.slots)
+    lanes = np.zeros(rows * LANES, np.float32)
+    s = np.empty(LANES, np.float32)
+    top, mass, moment = sums.top[0, 0], sums.mass[0, 0], sums.moment[0]
+    for j in range(first, last):
+        block = stretch.blocks[j]
+        all_sum(asked.z[0], block, s)
+        logit = load(stretch.log_weights, j) - splat(asked.scale) * load(s, 0)
+        best = largest(logit)
+        if best < top - asked.cut:
+            continue
+        sums.alive[0, j] = 1
+        if best > top:
+            fade = exp_one(top - best)
+            mass *= fade
+            moment *= fade
+            for p in range(rows):
+                store(lanes, p, splat(fade) * load(lanes, p))
+            top = best
+        weight = exp(logit - splat(top))
+        mass += total(weight)
+        for p in range(rows):                           # slots are all dimensions, in their order
+            store(lanes, p, load(lanes, p) + weight * load_pixels(block, p))
+    for p in range(rows):
+        moment[p] += total(load(lanes, p))
+    sums.top[0, 0], sums.mass[0, 0] = top, mass
+
+
+@njit(**KERNEL)
 def whole_posterior(stretch, first, last, asked, sums, q):
     """Posterior sums of the one estimator q = 1."""
+    if len(asked.z) == 1:
+        one_posterior(stretch, first, last, asked, sums)
+        return
     x = np.empty(stretch.blocks.shape[1], np.float32)
     s = np.empty(LANES, np.float32)
     for j in range(first, last):
