@@ -41,6 +41,12 @@ class Rows(NamedTuple):
 
 
 @njit(**KERNEL)
+def read_once(asked, sums):
+    """A block is looked at once, by one noisy image that keeps no moments, so that it need not be unpacked."""
+    return len(asked.z) == 1 and len(sums.slots) == 0
+
+
+@njit(**KERNEL)
 def one_posterior(stretch, first, last, asked, sums):
     """Posterior sums of q = 1 for one noisy image.
 
@@ -131,11 +137,15 @@ def boxes_posterior(stretch, first, last, asked, sums, q):
     d = np.empty(pixels * LANES, np.float32)
     across = np.empty(pixels * LANES, np.float32)
     prefix = np.empty((max(q.height, q.width) + q.scales[:, 1].max()) * LANES, np.float32)
-    wide = q.around.any()
+    wide, once = q.around.any(), read_once(asked, sums)
     for j in range(first, last):
-        unpack(stretch.blocks[j], x)
+        if not once:
+            unpack(stretch.blocks[j], x)
         for b in range(len(asked.z)):
-            squares(asked.z[b], x, s)
+            if once:
+                squares(asked.z[b], stretch.blocks[j], s)
+            else:
+                squares(asked.z[b], x, s)
             whole = everything(s) if wide else splat(np.float32(0))
             held = -1
             for k in range(len(q.scales)):              # one size at a time, so that its distances stay in the cache
@@ -225,10 +235,15 @@ def rows_posterior(stretch, first, last, asked, sums, q):
     x = np.empty(stretch.blocks.shape[1], np.float32)
     s = np.empty(q.span * LANES, np.float32)
     distances = room_for(q.rows)
+    once = read_once(asked, sums)
     for j in range(first, last):
-        unpack(stretch.blocks[j], x)
+        if not once:
+            unpack(stretch.blocks[j], x)
         for b in range(len(asked.z)):
-            differences(asked.z[b], x, s, q.centre)
+            if once:
+                differences(asked.z[b], stretch.blocks[j], s, q.centre)
+            else:
+                differences(asked.z[b], x, s, q.centre)
             row_sums(s, q.rows, distances)
             prior = load(stretch.log_weights, j)
             sums.alive[b, j] = update(

@@ -111,10 +111,10 @@ def squares(z, x, s):
     """s = (z − x)², summed over the channels if s has fewer rows than x."""
     rows = len(s) // LANES
     for p in range(rows):
-        d = splat(z[p]) - load(x, p)
+        d = splat(z[p]) - load_pixels(x, p)
         a = d * d
         for q in range(p + rows, len(z), rows):
-            d = splat(z[q]) - load(x, q)
+            d = splat(z[q]) - load_pixels(x, q)
             a = a + d * d
         store(s, p, a)
 
@@ -127,10 +127,10 @@ def differences(z, x, s, centre):
         return
     rows = len(s) // LANES
     for p in range(rows):
-        y = load(x, p)
+        y = load_pixels(x, p)
         a = y * (y - splat(np.float32(2) * z[p]))
         for q in range(p + rows, len(z), rows):
-            y = load(x, q)
+            y = load_pixels(x, q)
             a = a + y * (y - splat(np.float32(2) * z[q]))
         store(s, p, a)
 
