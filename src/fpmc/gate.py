@@ -42,6 +42,8 @@ def check_batch(z: Any, shape: Sequence[int] | None = None, *, name: str = "z") 
 
 def check_sigma(sigma: Any, batch: int | None = None) -> Tensor | float:
     """σ as a float or a tensor (B,), every entry a noise level."""
+    if type(sigma) is float and LEAST_SIGMA <= sigma <= MOST_SIGMA:            # as it mostly is
+        return sigma
     if isinstance(sigma, int) and abs(sigma) > MOST_SIGMA:  # it may not fit a float
         raise InputError(f"sigma must be a noise level, {LEAST_SIGMA:g} to {MOST_SIGMA:g}; got {show(sigma)}")
     if isinstance(sigma, bool) or not isinstance(sigma, int | float | Tensor):

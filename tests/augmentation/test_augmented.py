@@ -17,7 +17,7 @@ from fpmc.core.response import SameAsQ, pixel
 from fpmc.core.sources import Source
 from fpmc.data import load_images, pack, store
 from fpmc.engine import Settings
-from fpmc.engine.kernels import fused
+from fpmc.engine.kernels import layout
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 
@@ -174,8 +174,8 @@ def test_stretches_of_a_set_too_large_to_keep_give_the_same(images, monkeypatch)
     source = Source(images) | augment(images, "scale", 4)
     z, denoiser = noisy(images, 0.8), presets.pspc_square(source, schedule=5).using(backend="numba")
     kept = denoiser(z, 0.8)
-    monkeypatch.setattr(fused, "KEEP", 1000)
-    monkeypatch.setattr(fused, "STRETCH", 40 * 9 * 8)
+    monkeypatch.setattr(layout.Layout, "within", lambda memory, images, block: layout.Layout(images, 1000, 40 * 9 * 8))
+    denoiser = presets.pspc_square(source, schedule=5).using(backend="numba")
     assert torch.allclose(denoiser(z, 0.8), kept, atol=1e-5)
 
 

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from fpmc.cli import main
+from fpmc.core import gaussian, shelf
+from fpmc.core.gaussian import fit_gaussian
+from fpmc.core.sources import Source
 from fpmc.data import load_images
+from fpmc.images import ImageSet
+from fpmc.methods.wiener import lukoianov_masks
 
 
 def test_info_tells_number_shape_labels_and_checksum(capsys):
@@ -59,3 +64,24 @@ def test_bad_input_is_one_error_and_exit_code_2(tmp_path, monkeypatch, capfd, ar
 def test_help_does_not_import_torch():
     code = "import sys; from fpmc.cli import main; main(['data', 'pack', '--help']); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_cache_lists_what_is_kept_and_empties_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FPMC_HOME", str(tmp_path))
+    assert main(["data", "cache"]) == 0
+    assert "0 results" in capsys.readouterr().out
+    monkeypatch.setattr(gaussian, "KEEP", 1)
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 3, 4, 5), np.uint8)
+    lukoianov_masks(fit_gaussian(Source(ImageSet(pixels))), 0.25, 0.05)
+    (shelf.folder() / "damaged.safetensors").write_bytes(b"x" * 99)
+    assert main(["data", "cache"]) == 0
+    told = capsys.readouterr().out
+    assert "mean and covariance of 20 images of 3×4×5" in told
+    assert "masks of 3×4×5 at sigma 0.25, tau 0.05, paper" in told
+    assert "damaged" in told
+    assert f"3 results in {shelf.folder()}" in told
+    assert len(shelf.kept()) == 3
+    assert main(["data", "cache", "--empty"]) == 0
+    assert "removed" in capsys.readouterr().out
+    assert list(shelf.folder().iterdir()) == []
+    assert tmp_path.is_dir()

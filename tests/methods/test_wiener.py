@@ -163,12 +163,52 @@ def test_masks_in_float32_equal_those_in_float64(count: int, tau: float, rule, m
 
 
 def test_float32_is_not_trusted_where_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted = fit_gaussian(Source(smooth(100, (1, 12, 12))))
+    fitted, add = fit_gaussian(Source(smooth(100, (1, 12, 12)))), rows._add
     exact = lukoianov_masks(fitted, 0.3, 0.05)
+
+    def wrong(matrix: torch.Tensor, *how) -> None:
+        add(matrix, *how)
+        matrix *= 1.001
+
     monkeypatch.setattr(rows, "SMALL", 0)
-    monkeypatch.setattr(rows, "_rough", lambda basis, gains: 1.001 * ((basis * gains) @ basis.T).float())
-    assert rows.filter_rows(fitted, wiener.gains(fitted, 0.3)).rough is None
-    assert torch.equal(lukoianov_masks(fitted, 0.3, 0.05), exact)
+    with rows.filter_rows(fitted, wiener.gains(fitted, 0.3), 0.05) as found:
+        assert found.rough is not None
+    monkeypatch.setattr(rows, "_add", wrong)
+    for _ in range(2):                                  # from what is known, and from nothing
+        with rows.filter_rows(fitted, wiener.gains(fitted, 0.31), 0.05) as found:
+            assert found.rough is None
+        assert torch.equal(lukoianov_masks(fitted, 0.3, 0.05), exact)
+
+
+@pytest.mark.parametrize("levels", [(80, 60, 45, 30, 20, 10, 3, 1, 0.3), (0.002, 0.01, 0.3, 0.29, 40, 0.1)])
+def test_what_is_left_out_from_level_to_level_is_bounded(levels, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted, kept = fit_gaussian(Source(smooth(300, (3, 16, 16)))), []
+    add = rows._add
+    exact = [lukoianov_masks(fitted, sigma, 0.05) for sigma in levels]
+    monkeypatch.setattr(rows, "SMALL", 0)
+    monkeypatch.setattr(rows, "STRIP", 100)
+    monkeypatch.setattr(rows, "_add", lambda *how: (kept.append(len(how[-1])), add(*how)))
+    for sigma, masks in zip(levels, exact):
+        gains = wiener.gains(fitted, sigma)
+        with rows.filter_rows(fitted, gains, 0.05) as found:
+            assert found.rough is not None
+            difference = (found.rough.double() - wiener.wiener_matrix(fitted, sigma)).abs()
+            left_out = torch.as_tensor(found.left_out)
+            rounding = rows.UNCERTAIN / 4 * found.diagonal
+            assert bool((left_out >= 0).all())
+            assert bool((difference <= ((rounding + left_out)[:, None] * (rounding + left_out)).sqrt()).all()), sigma
+            assert bool((difference <= found.off(slice(None))).all())
+            close(found.diagonal, wiener.wiener_matrix(fitted, sigma).diagonal(), 1e-12)
+        assert torch.equal(lukoianov_masks(fitted, sigma, 0.05), masks), sigma
+    assert min(kept) < len(fitted.eigenvalues) / 8                   # and much is
+
+
+def test_entries_are_those_of_the_matrix() -> None:
+    fitted = fit_gaussian(Source(smooth(60, (1, 8, 8))))
+    matrix = wiener.wiener_matrix(fitted, 0.5)
+    row, column = (torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) < 0.1).nonzero().unbind(1)
+    gains = wiener.gains(fitted, 0.5)
+    close(rows.Rows(fitted.eigenvectors, gains, matrix.diagonal()).entries(row, column), matrix[row, column], 1e-12)
 
 
 def test_few_images_span_few_directions() -> None:
@@ -215,11 +255,11 @@ def test_damaged_files_are_made_again(damage: str) -> None:
 def test_the_shelf_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf, "LIMIT", 3000)
     for number in range(6):
-        shelf.keep(f"k{number}", {"a": torch.full((100,), float(number))})
+        shelf.keep(f"k{number}", {"a": torch.full((100,), float(number))}, "numbers")
         assert sum(path.stat().st_size for path in shelf.folder().iterdir()) <= 3600
     assert shelf.take("k0") is None
     found = shelf.take("k5")
     assert found is not None
     assert found["a"][0] == 5
-    shelf.keep("large", {"a": torch.zeros(10_000)})
+    shelf.keep("large", {"a": torch.zeros(10_000)}, "zeros")
     assert shelf.take("large") is None

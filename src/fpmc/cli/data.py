@@ -1,4 +1,4 @@
-"""`fpmc data`: fetch, pack and look at images."""
+"""`fpmc data`: fetch, pack and look at images, and what is kept of them."""
 
 from __future__ import annotations
 
@@ -106,6 +106,27 @@ def info(source: tyro.conf.Positional[str], *, split: Literal["train", "test"] =
     print(f"sha256    {images.checksum()}")
 
 
+def cache(*, empty: bool = False) -> None:
+    """List the results that are kept on disk because they take minutes: covariances of images, and masks from them.
+
+    Args:
+        empty: Remove them; whatever needs one makes it again.
+    """
+    from datetime import datetime
+
+    from fpmc.core import shelf
+
+    found = shelf.kept()
+    for entry in reversed(found):
+        used = datetime.fromtimestamp(entry.used).astimezone().strftime("%Y-%m-%d %H:%M")
+        print(f"{entry.size / 2**20:10.1f} MiB  used {used}  {entry.what()}")
+    size = sum(entry.size for entry in found) / 2**20
+    results = "1 result" if len(found) == 1 else f"{len(found)} results"
+    print(f"{size:10.1f} MiB  {results} in {shelf.folder()}, at most {shelf.LIMIT / 2**20:.0f} MiB")
+    if empty:
+        print(f"{shelf.empty() / 2**20:10.1f} MiB  removed")
+
+
 def main(args: list[str]) -> None:
-    commands = {"get": get, "pack": pack, "augment": augment, "info": info}
+    commands = {"get": get, "pack": pack, "augment": augment, "info": info, "cache": cache}
     tyro.extras.subcommand_cli_from_dict(commands, args=args, prog="fpmc data")

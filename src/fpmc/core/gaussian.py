@@ -77,7 +77,7 @@ def _kept(source: Source) -> Gaussian:
     found = {name: getattr(known, name) for name in names} if known is not None else shelf.take(key)
     if found is None or set(found) != set(names):
         found = dict(zip(names, _fit(source)))
-        shelf.keep(key, found)
+        shelf.keep(key, found, f"mean and covariance of {len(source)} images of {'×'.join(map(str, source.shape))}")
     tensors = {name: found[name] for name in names}
     _known[key] = fitted = Gaussian(**tensors, fitted=source, content=content)
     return fitted
@@ -106,7 +106,7 @@ def _fit(source: Source) -> tuple[Tensor, Tensor, Tensor]:
         first += weights @ x
         second.addmm_(x.T * weights, x)
     second.addr_(first, first, alpha=-1.0).div_(127.5**2)
-    eigenvalues, eigenvectors = torch.linalg.eigh(second)
+    eigenvalues, eigenvectors = _eigen(second)
     return ((first + 0.5) / 127.5).view(source.shape), eigenvalues.clamp_(min=0.0), eigenvectors
 
 
@@ -119,10 +119,10 @@ def _fit_span(source: Source) -> tuple[Tensor, Tensor, Tensor]:
     mixed = gram @ weights
     gram.sub_(mixed[:, None]).sub_(mixed).add_(weights @ mixed)                # of centred images
     gram.mul_(weights.sqrt()[:, None]).mul_(weights.sqrt()).div_(127.5**2)
-    values, vectors = torch.linalg.eigh(gram)
+    values, vectors = _eigen(gram)
     del gram
-    some = values > 1e-15 * len(weights) * values[-1].clamp(min=0)             # the others are rounding
-    values, vectors = values[some], vectors[:, some].mul_(weights.sqrt()[:, None])
+    few = int((values <= 1e-15 * len(weights) * values[-1].clamp(min=0)).sum())        # the first ones are rounding
+    values, vectors = values[few:], vectors[:, few:].mul_(weights.sqrt()[:, None])
     vectors.addr_(weights, vectors.sum(0), alpha=-1.0)  # so the images need no centring
     first = torch.zeros(_dimension(source), dtype=torch.float64)
     basis, start = torch.zeros(len(first), len(values), dtype=torch.float64), 0
@@ -132,6 +132,17 @@ def _fit_span(source: Source) -> tuple[Tensor, Tensor, Tensor]:
         start += len(x)
     basis /= basis.square().sum(0).sqrt()
     return ((first + 0.5) / 127.5).view(source.shape), values, basis
+
+
+def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix, which is lost.
+
+    Of LAPACK's ways the one that takes no more memory than matrix and result, and is the quickest besides.
+    """
+    from scipy.linalg import eigh  # nobody else needs it
+
+    values, vectors = eigh(matrix.numpy().T, driver="evr", overwrite_a=True, check_finite=False)
+    return torch.from_numpy(values), torch.from_numpy(vectors)
 
 
 def _products(source: Source) -> tuple[Tensor, Tensor]:

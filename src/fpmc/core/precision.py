@@ -251,6 +251,8 @@ def check_weights(values: Tensor, name: str) -> None:
     if not isinstance(values, Tensor) or values.dim() != 4 or min(values.shape) < 1:
         got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise InputError(f"{name} must be a tensor (L, C or 1, H, W), got {got}")
+    if values.dtype == torch.bool:                      # masks can be large, and have nothing wrong in them
+        return
     if not bool(torch.isfinite(values.detach()).all()) or bool((values.detach() < 0).any()):
         low, high = values.detach().min().item(), values.detach().max().item()
         raise InputError(f"{name} must be finite and non-negative, got values from {low} to {high}; clamp it at 0")

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -20,6 +21,22 @@ from fpmc import files
 from fpmc.errors import InputError
 
 LIMIT = 6 << 30                                         # bytes
+
+
+class Kept(NamedTuple):
+    """A file on the shelf."""
+
+    path: Path
+    size: int                                           # bytes
+    used: float                                         # when last, seconds since 1970
+
+    def what(self) -> str:
+        """What is in it, as it was told when it was kept."""
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                return (file.metadata() or {}).get("what", "kept by an earlier version")
+        except (OSError, SafetensorError, ValueError):
+            return "damaged; it will be made again"
 
 
 def folder() -> Path:
@@ -48,8 +65,8 @@ def take(key: str) -> dict[str, Tensor] | None:
     return tensors
 
 
-def keep(key: str, tensors: Mapping[str, Tensor]) -> None:
-    """Keep them, if the disk takes them; what was used least recently goes."""
+def keep(key: str, tensors: Mapping[str, Tensor], what: str) -> None:
+    """Keep them, if the disk takes them; what was used least recently goes. `what` tells people what they are."""
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if size > LIMIT:
@@ -57,17 +74,35 @@ def keep(key: str, tensors: Mapping[str, Tensor]) -> None:
     with suppress(OSError, SafetensorError, InputError):  # a full or foreign disk keeps nothing
         _make_room(size)
         with files.atomic(folder() / f"{key}.safetensors") as path:
-            save_file(tensors, path, {"checksum": _checksum(tensors)})
+            save_file(tensors, path, {"checksum": _checksum(tensors), "what": what})
+
+
+def kept() -> list[Kept]:
+    """All there are, the least recently used first."""
+    found = []
+    for path in folder().glob("*.safetensors"):
+        with suppress(OSError):                         # another process may have removed it
+            status = path.stat()
+            found.append(Kept(path, status.st_size, status.st_mtime))
+    return sorted(found, key=lambda entry: entry.used)
+
+
+def empty() -> int:
+    """Remove all of them; how many bytes that were."""
+    found = kept()
+    for entry in found:
+        entry.path.unlink(missing_ok=True)
+    return sum(entry.size for entry in found)
 
 
 def _make_room(size: int) -> None:
-    found = sorted(folder().glob("*.safetensors"), key=lambda entry: entry.stat().st_mtime)
-    used = sum(entry.stat().st_size for entry in found)
+    found = kept()
+    used = sum(entry.size for entry in found)
     for entry in found:
         if used + size <= LIMIT:
             return
-        used -= entry.stat().st_size
-        entry.unlink(missing_ok=True)
+        used -= entry.size
+        entry.path.unlink(missing_ok=True)
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:

@@ -27,7 +27,7 @@ class Settings:
 
     backend: Literal["auto", "numba", "torch"] = "auto"
     threads: int | None = None                          # None: as many as torch uses
-    memory: int = 1 << 30                               # bytes for working arrays, beyond images and results
+    memory: int = 1 << 30                               # bytes to work in, with images in lanes
     resident: int = 4 << 30                             # bytes of images and masks that stay on a device, not the CPU
     chunk: int | None = None                            # images at a time in torch; None: what fits in `memory`
     exact: bool = False                                 # keep every image, however small its posterior

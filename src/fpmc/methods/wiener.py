@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -11,9 +12,11 @@ from torch import Tensor
 from fpmc.core import shelf
 from fpmc.core.gaussian import Gaussian
 from fpmc.errors import InputError
-from fpmc.methods.rows import filter_rows
+from fpmc.methods.rows import filter_rows, weighed
 
 Rule = Literal["paper", "official"]
+_varies: WeakKeyDictionary[Gaussian, Tensor] = WeakKeyDictionary()
+UNREACHED = 1e30                                        # a threshold of rows that are not asked about
 
 
 def gains(gaussian: Gaussian, sigma: float) -> Tensor:
@@ -53,8 +56,10 @@ def varies(gaussian: Gaussian) -> Tensor:
 
     Asked of Σ and not of W: at small σ, W magnifies the rounding of a dead pixel's variance beyond any threshold.
     """
-    variance = torch.cat([rows.square() @ gaussian.eigenvalues for rows in gaussian.eigenvectors.split(1024)])
-    return (variance > 1e-10 * variance.max()).view(gaussian.shape)
+    if (known := _varies.get(gaussian)) is None:        # asked for each noise level
+        variance = weighed(gaussian.eigenvectors, gaussian.eigenvalues)
+        known = _varies[gaussian] = (variance > 1e-10 * variance.max()).view(gaussian.shape)
+    return known
 
 
 def lukoianov_masks(gaussian: Gaussian, sigma: float, tau: float, rule: Rule = "paper") -> Tensor:
@@ -74,23 +79,24 @@ def lukoianov_masks(gaussian: Gaussian, sigma: float, tau: float, rule: Rule = "
     else:
         masks = _masks(gaussian, sigma, tau, rule)
         if gaussian.content:
-            shelf.keep(key, {"bits": torch.from_numpy(np.packbits(masks.numpy().ravel()))})
+            shape = "×".join(map(str, gaussian.shape))
+            what = f"Lukoianov's masks of {shape} at sigma {sigma:.4g}, tau {tau:g}, {rule}"
+            shelf.keep(key, {"bits": torch.from_numpy(np.packbits(masks.numpy().ravel()))}, what)
     return masks.view(-1, *gaussian.shape)
 
 
 def _masks(gaussian: Gaussian, sigma: float, tau: float, rule: Rule) -> Tensor:
     alive = varies(gaussian).flatten()
-    rows = filter_rows(gaussian, gains(gaussian, sigma))
     masks = torch.zeros(len(alive), len(alive), dtype=torch.bool)
-    if rule == "paper":
-        top = rows.largest()
-        for at, keep in rows.above(tau * top):
-            masks[at] = keep
-    else:
-        diagonal = rows.diagonal.where(alive, torch.inf)
-        ratio = (rows.largest(absolute=True) / diagonal).max()
-        for at, keep in rows.above(tau * ratio * rows.diagonal, absolute=True, inclusive=True):
-            masks[:, at] = keep.T
+    with filter_rows(gaussian, gains(gaussian, sigma), tau) as rows:
+        if rule == "paper":
+            for at, keep in rows.above((tau * rows.largest()).where(alive, UNREACHED)):
+                masks[at] = keep
+        else:
+            diagonal = rows.diagonal.where(alive, torch.inf)
+            limits = tau * (rows.largest(absolute=True) / diagonal).max() * rows.diagonal
+            for at, keep in rows.above(limits.where(alive, UNREACHED), absolute=True, inclusive=True):
+                masks[:, at] = keep.T
     masks &= alive
     masks &= alive[:, None]
     masks.fill_diagonal_(True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fpmc.core.sources import Translations
@@ -31,7 +30,6 @@ class BlockShifts(Fused):
         (group,) = groups
         if not isinstance(group.source, Translations):
             return
-        threads = settings.threads or torch.get_num_threads()
         images, (channels, *lengths) = len(group.source.base), group.shape
         pixels, covered = [0, 0], [0, 0]                # that take a displacement, and that their patches cover
         for axis, length in enumerate(lengths):
@@ -42,7 +40,7 @@ class BlockShifts(Fused):
         yield cls(
             respond="owned", sigma=call.sigma, estimators=len(group), images=images,
             counts={"block shifts.element": images * (channels * squares + 3 * (across + math.prod(pixels)))},
-            memory=cls.room(groups, call.batch, threads, math.prod(group.shape)), threads=threads,
+            **cls.room(groups, call, settings, math.prod(group.shape)),
             why="a fixed displacement turns patch distances into box sums",
             cut=cut_of(group.source.base, 1, settings, copies=inside(group.source)),
         )

@@ -42,7 +42,7 @@ class BoxSums(Fused):
         respond = respond_of(group, reduction, mixes=covering)
         if respond == "mixed" and not (covering or isinstance(group.r, Partition)):
             return
-        passes, threads = 2 if respond == "mixed" else 1, settings.threads or torch.get_num_threads()
+        passes = 2 if respond == "mixed" else 1
         channels, height, width = group.shape
         slots, length = channels * height * width, sum(map(len, groups))
         counts = {
@@ -54,7 +54,7 @@ class BoxSums(Fused):
             why += "; two passes, since responses mix normalised posteriors"
         yield cls(
             respond=respond, sigma=call.sigma, estimators=length, images=len(source), counts=counts,
-            memory=cls.room(groups, call.batch, threads, slots), why=why, threads=threads,
+            **cls.room(groups, call, settings, slots), why=why,
             cut=cut_of(source, passes, settings), source=source,
             weighs=covering and all(each.weight is None or len(each.weight) == 1 for each in groups),
         )

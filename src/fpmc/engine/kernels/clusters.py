@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fpmc.core.sources import Translations
-from fpmc.engine.kernels.fused import KEEP, Fused, share
+from fpmc.engine.kernels.fused import Fused, share
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of
 from fpmc.engine.kernels.shifts import ShiftsRun, no_patches
 from fpmc.engine.kernels.sorting import form_of, sorted_patches
@@ -49,7 +49,7 @@ class SortedPatches(Fused):
         images, dimension, size = len(group.source.base), math.prod(group.shape), group.source.size
         threads, inner = settings.threads or torch.get_num_threads(), inside(group.source)
         index = images * (dimension + 12.0 * inner)     # while it is made; a third of the patches' share is kept
-        if min(height, width) < size or images * dimension > KEEP or index > settings.memory:
+        if min(height, width) < size or index > settings.memory:
             return
         entries, pairs = size**2 * channels, images * float(inner) ** 2
         border = images * float(height * width - inner) * max(height, width)
@@ -59,7 +59,7 @@ class SortedPatches(Fused):
                 "clusters.patch": pairs,
                 "clusters.entry": pairs * reached(call.sigma, size) * (entries + WEIGHING) + border * entries,
             },
-            memory=cls.room(groups, call.batch, threads, dimension) + index, threads=threads,
+            **cls.room(groups, call, settings, dimension, index),
             why="clusters of alike patches are passed over unseen; they are sorted once, in about "
             f"{1e-9 * SORTING * images * inner / threads:.1g} s, and kept with the images",
             cut=cut_of(group.source.base, 1, settings, copies=inner),

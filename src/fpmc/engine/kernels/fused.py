@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -16,16 +17,14 @@ from torch import Tensor
 
 from fpmc.core.response import Partition
 from fpmc.core.sources import Discrete, scale
+from fpmc.engine.kernels.layout import Lanes, Layout, pixels_of, stretches
 from fpmc.engine.kernels.offer import Members, Offer, Run, weight_of, weighted
 from fpmc.engine.reduce import Part, Reduction
+from fpmc.engine.settings import Call, Settings
 from fpmc.engine.state import State
-from fpmc.images import ImageSet
 
-KEEP = 1 << 30                                          # bytes of images up to which their lane layout is kept
-STRETCH = 1 << 28                                       # bytes of images laid out at a time beyond that
 UNIT = 127.5                                            # bytes per unit of the images
 EVERY = 0xFFFFFFFF                                      # a block that no group has passed over
-_blocks: WeakKeyDictionary[ImageSet, tuple[int, np.ndarray]] = WeakKeyDictionary()     # from which block on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,29 +34,27 @@ class Fused(Offer):
     backend = "numba"
     supplies = frozenset({"answers", "shares", "weights"})
     cut: float = math.inf                               # nats below the largest logit from which images are passed over
+    layout: Layout
 
     def __str__(self) -> str:
-        text = super().__str__()
-        passed = f"{self.why}; images {self.cut:.1f} nats below the largest are passed over"
-        return text if math.isinf(self.cut) else text.replace(self.why, passed)
+        why = self.why
+        if not math.isinf(self.cut):
+            why += f"; images {self.cut:.1f} nats below the largest are passed over"
+        return super().__str__().replace(self.why, why + str(self.layout))
 
     @staticmethod
-    def room(groups: Members, batch: int, threads: int, slots: int) -> float:
-        """Bytes of running sums, of a block at work, and of the layout of the images."""
+    def room(groups: Members, call: Call, settings: Settings, slots: int, also: float = 0.0) -> dict[str, Any]:
+        """Threads, layout and memory of an offer: bytes of running sums, of a block at work, of images in lanes.
+
+        Images have what the others, and what there is `also`, leave of the memory that is allowed.
+        """
         source, length = groups[0].source, sum(len(group) for group in groups)
-        dimension = math.prod(groups[0].shape)
+        dimension, threads = math.prod(groups[0].shape), settings.threads or torch.get_num_threads()
         images = len(getattr(source, "base", source))  # pyright: ignore[reportArgumentType]
-        layout = dimension * images if dimension * images <= KEEP else STRETCH
-        return threads * (4 * batch * (2 * length + slots) + 4 * 16 * (2 * dimension + length)) + layout
-
-
-class Lanes(NamedTuple):
-    """A stretch of the source in lanes."""
-
-    stretch: Any                                        # simd.lanes.Stretch
-    first: int                                          # where in the source lane 0 is
-    begin: int                                          # lanes from here
-    end: int                                            # to here count
+        block = 16 * dimension
+        work = threads * (4 * call.batch * (2 * length + slots) + 4 * (2 * block + 16 * length)) + also
+        layout = Layout.within(settings.memory - work, images * dimension, block)
+        return {"threads": threads, "layout": layout, "memory": work + layout.memory}
 
 
 class FusedRun(Run):
@@ -78,6 +75,7 @@ class FusedRun(Run):
         self.q = self.query()
         self.ends, self.slots = self._slots()
         self.alive: dict[int, np.ndarray] = {}          # by where a stretch begins
+        self.kept: dict[tuple[int, int], int] = {}      # bytes that stay in lanes, of the images from … to …
 
     def query(self) -> NamedTuple:
         """q as the kernel takes it."""
@@ -99,14 +97,15 @@ class FusedRun(Run):
             return lanes.Sums(self.ends, self.slots, top, mass, moment, np.zeros((0, 0), np.uint32))
 
         sums = [empty() for _ in range(self.offer.threads)]
-        for part in self._stretches(begin, end):
-            alive.append(np.zeros((batch, len(part.stretch.blocks)), np.uint32))
-            self.alive[part.first + part.begin] = alive[-1]
+        with self._stretches(begin, end) as every:
+            for part in every:
+                alive.append(np.zeros((batch, len(part.stretch.blocks)), np.uint32))
+                self.alive[part.first + part.begin] = alive[-1]
 
-            def work(own: Any, first: int, last: int, part: Lanes = part, seen: np.ndarray = alive[-1]) -> None:
-                self.posterior(part.stretch, first, last, self.asked, own._replace(alive=seen), self.q)
+                def work(own: Any, first: int, last: int, part: Lanes = part, seen: np.ndarray = alive[-1]) -> None:
+                    self.posterior(part.stretch, first, last, self.asked, own._replace(alive=seen), self.q)
 
-            share(work, sums, len(part.stretch.blocks))
+                share(work, sums, len(part.stretch.blocks))
         owner = torch.from_numpy(np.repeat(np.arange(length), np.diff(self.ends)))
         return reduce(State.merge, (self._state(own, owner) for own in sums))
 
@@ -127,26 +126,27 @@ class FusedRun(Run):
         ]
         counted = self._counted() if wants == "shares" else np.zeros(0, np.float32)
         result = self.z.new_zeros((batch, self.count) if wants == "shares" else ())
-        for part in self._stretches(begin, end):
-            blocks = len(part.stretch.blocks)
-            seen = self.alive.get(part.first + part.begin)
-            norm = lanes.Norm(top, mass, np.full((batch, blocks), EVERY, np.uint32) if seen is None else seen)
-            shares = np.zeros((batch, blocks * lanes.LANES if wants == "shares" else 0), np.float32)
-            size = blocks * self.width() * lanes.LANES if wants == "weights" else 0
-            weights = np.zeros((batch, size), np.float32)
+        with self._stretches(begin, end) as every:
+            for part in every:
+                blocks = len(part.stretch.blocks)
+                seen = self.alive.get(part.first + part.begin)
+                norm = lanes.Norm(top, mass, np.full((batch, blocks), EVERY, np.uint32) if seen is None else seen)
+                shares = np.zeros((batch, blocks * lanes.LANES if wants == "shares" else 0), np.float32)
+                size = blocks * self.width() * lanes.LANES if wants == "weights" else 0
+                weights = np.zeros((batch, size), np.float32)
 
-            def work(own: np.ndarray, first: int, last: int, how: tuple = (part, norm, shares, weights)) -> None:
-                part, norm, *kept = how
-                wanted = lanes.Wanted(own if wants == "answers" else none, counted, *kept)
-                self.respond(part.stretch, first, last, self.asked, norm, self.q, r, wanted)
+                def work(own: np.ndarray, first: int, last: int, how: tuple = (part, norm, shares, weights)) -> None:
+                    part, norm, *kept = how
+                    wanted = lanes.Wanted(own if wants == "answers" else none, counted, *kept)
+                    self.respond(part.stretch, first, last, self.asked, norm, self.q, r, wanted)
 
-            share(work, answers, blocks)
-            if wants == "shares":
-                weighing = part.stretch.log_weights > lanes.BOTTOM             # exp of nothing is not quite nothing
-                here = slice(part.first + part.begin, part.first + part.end)
-                result[:, here] = torch.from_numpy((shares * weighing)[:, part.begin : part.end])
-            elif wants == "weights":
-                result = result + self.reduction.sums(self._part(weights, part))
+                share(work, answers, blocks)
+                if wants == "shares":
+                    weighing = part.stretch.log_weights > lanes.BOTTOM             # exp of nothing is not quite nothing
+                    here = slice(part.first + part.begin, part.first + part.end)
+                    result[:, here] = torch.from_numpy((shares * weighing)[:, part.begin : part.end])
+                elif wants == "weights":
+                    result = result + self.reduction.sums(self._part(weights, part))
         if wants == "answers":
             return torch.from_numpy(np.sum(answers, axis=0, dtype=np.float64) / UNIT).to(self.z.dtype).transpose(0, 1)
         return result
@@ -159,9 +159,8 @@ class FusedRun(Run):
         blocks = torch.from_numpy(weights).view(len(weights), -1, rows, LANES).transpose(2, 3).flatten(1, 2)
         w = blocks[:, part.begin : part.end].unflatten(2, (rows // (height * width), height, width))
         w = w * (1 / self.total if self._weighs else weight_of(self.groups[0], self.total))
-        index = torch.arange(part.first + part.begin, part.first + part.end)
-        x = scale(self.source.read(index), self.z.dtype)
-        return Part(int(index[0]), x, w, w * x)
+        x = scale(pixels_of(part, self.source.shape), self.z.dtype)
+        return Part(part.first + part.begin, x, w, w * x)
 
     _weighs = False                                     # the kernel applies the weights of the groups itself
 
@@ -210,65 +209,31 @@ class FusedRun(Run):
             slots.append(np.argsort(owner, kind="stable"))
         return np.concatenate(counts).cumsum(), np.concatenate(slots)
 
-    def _stretches(self, begin: int, end: int) -> Sequence[Lanes] | Iterator[Lanes]:
-        """The images from `begin` to `end` in lanes; those that are kept with their images at once."""
-        laid_out = lay_out(self.source, begin, end)
-        return laid_out if (end - begin) * math.prod(self.source.shape) > KEEP else list(laid_out)
+    def _stretches(self, begin: int, end: int) -> AbstractContextManager[Iterable[Lanes]]:
+        """The images from `begin` to `end` in lanes; how many of them are kept is settled at the first pass."""
+        if (begin, end) not in self.kept:
+            left = self.offer.layout.keep - sum(self.kept.values())
+            self.kept[begin, end] = min(left, (end - begin) * math.prod(self.source.shape))
+        return closing(stretches(self.source, begin, end, self.kept[begin, end], self.offer.layout.stretch))
 
 
-def lay_out(source: Discrete, begin: int, end: int) -> Iterator[Lanes]:
-    """A stretch of the source in lanes; what is small enough is laid out once and kept with its images."""
-    from fpmc.engine.simd.lanes import LANES, NOTHING, Stretch
-
-    start = 0
-    for part in source.parts:
-        low, high = max(0, begin - start), min(len(part), end - start)
-        dimension = math.prod(part.shape)
-        small = (high - low) * dimension <= KEEP
-        size = max(1, len(part)) if small else max(LANES, STRETCH // dimension)
-        for first in range(low, high, size):
-            last = min(first + size, high)
-            base = first // LANES * LANES if small else first                  # lane 0
-            if small:
-                blocks = _kept(part, first // LANES, -(-last // LANES))
-            else:
-                blocks = in_lanes(part.read(slice(first, last)))
-            log_weights = np.full(len(blocks) * LANES, NOTHING, np.float32)
-            log_weights[first - base : last - base] = 0.0
-            if source.log_weights is not None:
-                given = source.log_weights[start + first : start + last]
-                log_weights[first - base : last - base] = given.clamp(min=NOTHING).numpy()
-            yield Lanes(Stretch(blocks, log_weights), start + base, first - base, last - base)
-        start += len(part)
+@cache
+def _helpers(count: int) -> ThreadPoolExecutor:
+    """Threads that stay: to start some for each pass would take longer than a small pass."""
+    return ThreadPoolExecutor(count, "fused")
 
 
-def _kept(part: ImageSet, first: int, last: int) -> np.ndarray:
-    """The blocks from `first` to `last` of a set; no other images are read."""
-    from fpmc.engine.simd.lanes import LANES
-
-    begin, blocks = _blocks.get(part, (first, np.zeros((0, 0), np.uint8)))
-    if not begin <= first <= last <= begin + len(blocks):
-        begin, blocks = first, in_lanes(part.read(slice(first * LANES, min(last * LANES, len(part)))))
-        _blocks[part] = begin, blocks
-    return blocks[first - begin : last - begin]
-
-
-def in_lanes(pixels: Tensor) -> np.ndarray:
-    """(n, C, H, W) to (blocks, d·LANES); the last block is filled up with zeros, which get no weight."""
-    from fpmc.engine.simd import lanes
-
-    flat = np.ascontiguousarray(pixels.flatten(1).numpy())
-    blocks = np.empty((-(-len(flat) // lanes.LANES), flat.shape[1] * lanes.LANES), np.uint8)
-    lanes.lay_out(flat, blocks)
-    return blocks
+os.register_at_fork(after_in_child=_helpers.cache_clear)                # a child has none of its parent's threads
 
 
 def share(kernel: Callable, sums: list, blocks: int) -> None:
-    """Run the kernel in as many threads as there are sums, each over its share of the blocks."""
-    if len(sums) == 1:
-        kernel(sums[0], 0, blocks)
-        return
-    bounds = np.linspace(0, blocks, len(sums) + 1).astype(int)
-    with ThreadPoolExecutor(len(sums)) as pool:
-        for future in [pool.submit(kernel, s, a, b) for s, a, b in zip(sums, bounds, bounds[1:])]:
-            future.result()
+    """Run the kernel in as many threads as there are sums, this one among them, each over its share of the blocks."""
+    bounds = [blocks * k // len(sums) for k in range(len(sums) + 1)]
+    (own, *others) = zip(sums, bounds, bounds[1:])
+    futures = [_helpers(len(others)).submit(kernel, *each) for each in others]
+    try:
+        kernel(*own)
+    finally:
+        wait(futures)                                   # or they would go on writing to what nobody has any more
+    for future in futures:
+        future.result()

@@ -39,10 +39,10 @@ class Mirrored(Fused):
         q, source = group.q, group.source
         if not isinstance(source, Discrete) or isinstance(q, (Full, Squares)) or not pixelwise(q):
             return
-        if sums(q, False)[0] != "four":            # few entries, or masks, which are differences of each other
+        if sums(q, False)[0] != "four":                 # few entries, or masks, which are differences of each other
             return
         respond, images, length = respond_of(group, reduction), len(source), len(group)
-        passes, threads = 2 if respond == "mixed" else 1, settings.threads or torch.get_num_threads()
+        passes = 2 if respond == "mixed" else 1
         dimension, cut = math.prod(group.shape), cut_of(source, passes, settings)
         slots = {"owned": dimension, "means": length * dimension, "mixed": dimension}[respond]
         for diagonal in ways(q):
@@ -69,7 +69,7 @@ class Mirrored(Fused):
             lost = LOST * torch.finfo(call.dtype).eps * nats(group.shape[0] * part.weight, call.sigma)
             yield cls(
                 respond=respond, sigma=call.sigma, estimators=length, images=images, counts=counts,
-                memory=cls.room(groups, call.batch, threads, slots), why=why, threads=threads,
+                **cls.room(groups, call, settings, slots), why=why,
                 error=moved + lost, cut=cut, diagonal=diagonal,
             )
 

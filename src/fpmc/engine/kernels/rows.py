@@ -51,7 +51,7 @@ class SparseRows(Fused):
         if not isinstance(source, Discrete) or not q.diagonal or isinstance(q, (Full, Squares)):
             return
         respond, images, length = respond_of(group, reduction), len(source), len(group)
-        passes, threads = 2 if respond == "mixed" else 1, settings.threads or torch.get_num_threads()
+        passes = 2 if respond == "mixed" else 1
         dimension, span = math.prod(group.shape), q.channels * q.height * q.width
         slots = {"owned": dimension, "means": length * dimension, "mixed": dimension}[respond]
         cut = cut_of(source, passes, settings)
@@ -75,7 +75,7 @@ class SparseRows(Fused):
             why += "; two passes, since responses mix normalised posteriors" if passes == 2 else ""
             yield cls(
                 respond=respond, sigma=call.sigma, estimators=length, images=images, counts=dict(counts),
-                memory=cls.room(groups, call.batch, threads, slots), why=why, threads=threads,
+                **cls.room(groups, call, settings, slots), why=why,
                 error=rounding(group, call) if short else 0.0, cut=cut, short=short,
             )
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from fpmc.core.sources import Translations, scale
-from fpmc.engine.kernels.fused import UNIT, Fused, FusedRun, Lanes, share
+from fpmc.engine.kernels.fused import UNIT, Fused, FusedRun, share
+from fpmc.engine.kernels.layout import Lanes, pixels_of
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of, weight_of
 from fpmc.engine.kernels.translated import inside
 from fpmc.engine.reduce import Part, Reduction
@@ -32,7 +33,6 @@ class FusedShifts(Fused):
         (group,) = groups
         if not isinstance(group.source, Translations):
             return
-        threads = settings.threads or torch.get_num_threads()
         inner = inside(group.source)
         channels, height, width = group.shape
         reach = max(0, height - group.source.size // 2 * 2 - 1)
@@ -41,7 +41,7 @@ class FusedShifts(Fused):
         yield cls(
             respond=respond_of(group, reduction), sigma=call.sigma, estimators=len(group), images=images,
             counts={"shifts.element": passes * images * rows * float(width) ** 2 * (channels + 4)},
-            memory=cls.room(groups, call.batch, threads, math.prod(group.shape)), threads=threads,
+            **cls.room(groups, call, settings, math.prod(group.shape)),
             why="a fixed displacement turns patch distances into box sums",
             cut=cut_of(group.source.base, passes, settings, copies=inner),
         )
@@ -78,11 +78,12 @@ class ShiftsRun(FusedRun):
 
     def first(self, begin: int, end: int) -> State:
         sums = [no_patches(len(self.z), self.z[0, 0].numel(), self.z.shape[1]) for _ in range(self.offer.threads)]
-        for part in self._stretches(begin, end):
-            def work(own: Any, first: int, last: int, stretch: Any = part.stretch) -> None:
-                self.posterior(stretch.blocks, stretch.log_weights, first, last, self.noisy, own, self.q)
+        with self._stretches(begin, end) as every:
+            for part in every:
+                def work(own: Any, first: int, last: int, stretch: Any = part.stretch) -> None:
+                    self.posterior(stretch.blocks, stretch.log_weights, first, last, self.noisy, own, self.q)
 
-            share(work, sums, len(part.stretch.blocks))
+                share(work, sums, len(part.stretch.blocks))
         return reduce(State.merge, map(self._sums, sums))
 
     def _sums(self, patches: Any) -> State:
@@ -101,21 +102,22 @@ class ShiftsRun(FusedRun):
         patches = shifts.Patches(near, never, limit.astype(np.float32), mass, unused)
         counted = self._counted() if shares else np.zeros(pixels, np.float32)
         result = self.z.new_zeros((batch, self.count) if shares else ())
-        for part in self._stretches(begin, end):
-            stretch, count = part.stretch, len(part.stretch.log_weights)
-            found = np.zeros((batch, count), np.float32)
-            weights = np.zeros((batch, 0 if shares else count, pixels * (1 + self.z.shape[1])), np.float32)
+        with self._stretches(begin, end) as every:
+            for part in every:
+                stretch, count = part.stretch, len(part.stretch.log_weights)
+                found = np.zeros((batch, count), np.float32)
+                weights = np.zeros((batch, 0 if shares else count, pixels * (1 + self.z.shape[1])), np.float32)
 
-            def work(own: None, first: int, last: int, s: Any = stretch, to: tuple = (found, weights)) -> None:
-                images = s.blocks, s.log_weights, first, last
-                shifts.shifts_weights(*images, self.noisy, patches, self.q, 1 / mass, counted, *to)
+                def work(own: None, first: int, last: int, s: Any = stretch, to: tuple = (found, weights)) -> None:
+                    images = s.blocks, s.log_weights, first, last
+                    shifts.shifts_weights(*images, self.noisy, patches, self.q, 1 / mass, counted, *to)
 
-            share(work, [None] * self.offer.threads, len(stretch.blocks))
-            here = slice(part.begin, part.end)
-            if shares:
-                result[:, part.first + part.begin : part.first + part.end] = torch.from_numpy(found[:, here])
-            else:
-                result = result + self.reduction.sums(self._moved(torch.from_numpy(weights[:, here]), part))
+                share(work, [None] * self.offer.threads, len(stretch.blocks))
+                here = slice(part.begin, part.end)
+                if shares:
+                    result[:, part.first + part.begin : part.first + part.end] = torch.from_numpy(found[:, here])
+                else:
+                    result = result + self.reduction.sums(self._moved(torch.from_numpy(weights[:, here]), part))
         return result
 
     def _moved(self, weights: Tensor, part: Lanes) -> Part:
@@ -123,9 +125,8 @@ class ShiftsRun(FusedRun):
         channels, height, width = self.groups[0].shape
         both = weights.view(*weights.shape[:2], height, width, 1 + channels).movedim(4, 2)
         counted = weight_of(self.groups[0], self.total)
-        index = torch.arange(part.first + part.begin, part.first + part.end)
-        x = scale(self.source.read(index), self.z.dtype)
-        return Part(int(index[0]), x, both[:, :, :1] * counted, both[:, :, 1:] / UNIT * counted)
+        x = scale(pixels_of(part, self.source.shape), self.z.dtype)
+        return Part(part.first + part.begin, x, both[:, :, :1] * counted, both[:, :, 1:] / UNIT * counted)
 
     def width(self) -> int:
         return self.z[0, 0].numel()

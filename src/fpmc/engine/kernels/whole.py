@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fpmc.core.precision import Full
@@ -31,11 +30,11 @@ class Whole(Fused):
         if not isinstance(group.source, Discrete) or not isinstance(group.q, Full):
             return
         respond, images, dimension = respond_of(group, reduction), len(group.source), math.prod(group.shape)
-        passes, threads = 2 if respond == "mixed" else 1, settings.threads or torch.get_num_threads()
+        passes = 2 if respond == "mixed" else 1
         yield cls(
             respond=respond, sigma=call.sigma / math.sqrt(group.q.value), estimators=1, images=images,
             counts={"fused.element": float(passes * images * dimension)},
-            memory=cls.room(groups, call.batch, threads, dimension), why="all pixels count", threads=threads,
+            **cls.room(groups, call, settings, dimension), why="all pixels count",
             cut=cut_of(group.source, passes, settings),
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from fpmc.engine.simd.columns import copy_bytes, prefetch
-from fpmc.engine.simd.vector import KERNEL, LANES, entry, load_bytes, splat, store, transpose_bytes
+from fpmc.engine.simd.vector import KERNEL, LANES, entry, load_pixels, store, transpose_bytes
 
 CLUSTER = 64                                            # patches, four vectors
 
@@ -47,7 +47,7 @@ def gather(clusters, start, count, q, x, pitch):
         for d in range(0, wide, LANES):
             transpose_bytes(patches, d, wide, turned, d)
         for d in range(dimension):
-            store(x, (d * pitch + begin) // LANES, load_bytes(turned, d) - splat(np.float32(127.5)))
+            store(x, (d * pitch + begin) // LANES, load_pixels(turned, d))
 
 
 @njit(**KERNEL)

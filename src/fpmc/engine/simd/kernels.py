@@ -19,7 +19,7 @@ from fpmc.engine.simd.lanes import (
     update,
 )
 from fpmc.engine.simd.sums import count, room_for, sums_of
-from fpmc.engine.simd.vector import KERNEL, LANES, load, splat, store
+from fpmc.engine.simd.vector import KERNEL, LANES, exp, exp_one, largest, load, load_pixels, splat, store, total
 
 
 class Boxes(NamedTuple):
@@ -41,8 +41,51 @@ class Rows(NamedTuple):
 
 
 @njit(**KERNEL)
+def read_once(asked, sums):
+    """A block is looked at once, by one noisy image that keeps no moments, so that it need not be unpacked."""
+    return len(asked.z) == 1 and len(sums.slots) == 0
+
+
+@njit(**KERNEL)
+def one_posterior(stretch, first, last, asked, sums):
+    """Posterior sums of q = 1 for one noisy image.
+
+    Unpacking would cost more than it saves, and there is room in the cache for moments of every lane.
+    """
+    rows = len(sums.slots)
+    lanes = np.zeros(rows * LANES, np.float32)
+    s = np.empty(LANES, np.float32)
+    top, mass, moment = sums.top[0, 0], sums.mass[0, 0], sums.moment[0]
+    for j in range(first, last):
+        block = stretch.blocks[j]
+        all_sum(asked.z[0], block, s)
+        logit = load(stretch.log_weights, j) - splat(asked.scale) * load(s, 0)
+        best = largest(logit)
+        if best < top - asked.cut:
+            continue
+        sums.alive[0, j] = 1
+        if best > top:
+            fade = exp_one(top - best)
+            mass *= fade
+            moment *= fade
+            for p in range(rows):
+                store(lanes, p, splat(fade) * load(lanes, p))
+            top = best
+        weight = exp(logit - splat(top))
+        mass += total(weight)
+        for p in range(rows):                           # slots are all dimensions, in their order
+            store(lanes, p, load(lanes, p) + weight * load_pixels(block, p))
+    for p in range(rows):
+        moment[p] += total(load(lanes, p))
+    sums.top[0, 0], sums.mass[0, 0] = top, mass
+
+
+@njit(**KERNEL)
 def whole_posterior(stretch, first, last, asked, sums, q):
     """Posterior sums of the one estimator q = 1."""
+    if len(asked.z) == 1:
+        one_posterior(stretch, first, last, asked, sums)
+        return
     x = np.empty(stretch.blocks.shape[1], np.float32)
     s = np.empty(LANES, np.float32)
     for j in range(first, last):
@@ -94,11 +137,15 @@ def boxes_posterior(stretch, first, last, asked, sums, q):
     d = np.empty(pixels * LANES, np.float32)
     across = np.empty(pixels * LANES, np.float32)
     prefix = np.empty((max(q.height, q.width) + q.scales[:, 1].max()) * LANES, np.float32)
-    wide = q.around.any()
+    wide, once = q.around.any(), read_once(asked, sums)
     for j in range(first, last):
-        unpack(stretch.blocks[j], x)
+        if not once:
+            unpack(stretch.blocks[j], x)
         for b in range(len(asked.z)):
-            squares(asked.z[b], x, s)
+            if once:
+                squares(asked.z[b], stretch.blocks[j], s)
+            else:
+                squares(asked.z[b], x, s)
             whole = everything(s) if wide else splat(np.float32(0))
             held = -1
             for k in range(len(q.scales)):              # one size at a time, so that its distances stay in the cache
@@ -187,13 +234,17 @@ def rows_posterior(stretch, first, last, asked, sums, q):
     """Posterior sums of rows."""
     x = np.empty(stretch.blocks.shape[1], np.float32)
     s = np.empty(q.span * LANES, np.float32)
-    room = room_for(q.rows)
+    room, once = room_for(q.rows), read_once(asked, sums)
     floor = np.empty(count(q.rows) if q.leaves else 0, np.float32)
     for j in range(first, last):
-        unpack(stretch.blocks[j], x)
+        if not once:
+            unpack(stretch.blocks[j], x)
         prior = load(stretch.log_weights, j)
         for b in range(len(asked.z)):
-            differences(asked.z[b], x, s, q.centre)
+            if once:
+                differences(asked.z[b], stretch.blocks[j], s, q.centre)
+            else:
+                differences(asked.z[b], x, s, q.centre)
             for row in range(len(floor)):
                 floor[row] = sums.top[b, row] - asked.cut
             sums_of(s, q.rows, room, prior, asked.scale, floor)

@@ -28,7 +28,7 @@ from fpmc.engine.simd.vector import (
     exp_one,
     largest,
     load,
-    load_bytes,
+    load_pixels,
     splat,
     store,
     total,
@@ -103,9 +103,8 @@ def lay_out(images, blocks):
 @njit(**KERNEL)
 def unpack(block, x):
     """x = u − 127.5, (d, LANES)."""
-    half = splat(np.float32(127.5))
     for p in range(len(x) // LANES):
-        store(x, p, load_bytes(block, p) - half)
+        store(x, p, load_pixels(block, p))
 
 
 @njit(**KERNEL)
@@ -113,10 +112,10 @@ def squares(z, x, s):
     """s = (z − x)², summed over the channels if s has fewer rows than x."""
     rows = len(s) // LANES
     for p in range(rows):
-        d = splat(z[p]) - load(x, p)
+        d = splat(z[p]) - load_pixels(x, p)
         a = d * d
         for q in range(p + rows, len(z), rows):
-            d = splat(z[q]) - load(x, q)
+            d = splat(z[q]) - load_pixels(x, q)
             a = a + d * d
         store(s, p, a)
 
@@ -129,10 +128,10 @@ def differences(z, x, s, centre):
         return
     rows = len(s) // LANES
     for p in range(rows):
-        y = load(x, p)
+        y = load_pixels(x, p)
         a = y * (y - splat(np.float32(2) * z[p]))
         for q in range(p + rows, len(z), rows):
-            y = load(x, q)
+            y = load_pixels(x, q)
             a = a + y * (y - splat(np.float32(2) * z[q]))
         store(s, p, a)
 
@@ -210,20 +209,20 @@ def row_sums(s, rows, target, prior, scale, floor):
 
 @njit(**KERNEL)
 def all_sum(z, x, target):
-    """target[0] = Σ (z − x)² over all dimensions, by parts of 64 so that rounding does not pile up."""
+    """target[0] = Σ (z − x)² over all dimensions, by parts of 64 as above; x in bytes or unpacked."""
     whole = splat(np.float32(0))
     for start in range(0, len(z), 64):
         a = splat(np.float32(0))
         b = splat(np.float32(0))
         p, stop = start, min(start + 64, len(z))
         while p + 2 <= stop:
-            d = splat(z[p]) - load(x, p)
+            d = splat(z[p]) - load_pixels(x, p)
             a = a + d * d
-            d = splat(z[p + 1]) - load(x, p + 1)
+            d = splat(z[p + 1]) - load_pixels(x, p + 1)
             b = b + d * d
             p += 2
         if p < stop:
-            d = splat(z[p]) - load(x, p)
+            d = splat(z[p]) - load_pixels(x, p)
             a = a + d * d
         whole = whole + (a + b)
     store(target, 0, whole)
@@ -250,8 +249,16 @@ def update(distances, prior, scale, x, cut, slot_ends, slots, top, mass, moment)
             top[estimator] = t
         weight = exp(logit - splat(t))
         mass[estimator] += total(weight)
-        for k in range(first, last):
+        k = first
+        if last > first and slots[last - 1] - slots[first] == last - 1 - first:        # one after the other
+            while k + 4 <= last:
+                p = slots[k]
+                a, b = weight * load(x, p), weight * load(x, p + 1)
+                add_totals(moment, k, a, b, weight * load(x, p + 2), weight * load(x, p + 3))
+                k += 4
+        while k < last:
             moment[k] += total(weight * load(x, slots[k]))
+            k += 1
     return alive
 
 

@@ -82,12 +82,16 @@ def entry(context, array, index):
 
 
 @intrinsic
-def load_bytes(context, array, row):
-    """Row `row` of a flat uint8 array of `LANES` columns, as floats."""
+def load_pixels(context, array, row):
+    """Row `row` of a flat array of `LANES` columns: floats as they are, bytes as u − 127.5."""
     def generate(context, builder, signature, args):
-        value = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], _BYTES))
-        value.align = 1
-        return builder.uitofp(builder.zext(value, _INTEGERS), _FLOATS)
+        kind = _FLOATS if signature.args[0].dtype == types.float32 else _BYTES
+        value = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], kind))
+        value.align = 4 if kind is _FLOATS else 1
+        if kind is _FLOATS:
+            return value
+        half = ir.Constant(_FLOATS, [127.5] * LANES)
+        return builder.fsub(builder.uitofp(builder.zext(value, _INTEGERS), _FLOATS), half)
 
     return VECTOR(array, types.intp), generate
 
