@@ -62,7 +62,8 @@ def _agreement(card: dict[str, Any]) -> str:
     if found is None:
         return ""
     return (
-        f"Samples of `{card['name']}` and `{found['with']}` from the same {found['seeds']} seeds agree with r² "
+        f"Samples of `{card['name']}` and `{found['with']}` from the same {found['seeds']} seeds, "
+        f"{found.get('from', 0)} and up, agree with r² "
         f"{plus_minus(found['r2'], found['r2_se'])} (median {found['r2_median']:.3f}), "
         f"MSE {plus_minus(found['mse'], found['mse_se'], 4)}."
     )
@@ -73,14 +74,14 @@ def draw_curve(card: dict[str, Any], path: Path) -> bool:
     points = card["curve"]["points"]
     if len(points) < 2:
         return False
-    seen = [point["images_seen"] for point in points]
+    seen = [point["images_seen"] / 1000 for point in points]
     with drawing(5, 3.2) as figure:
         axes = figure.subplots()
         for index, sigma in enumerate(JUDGED):
             linear = card["curve"]["wiener"][str(sigma)]
             errors = [100 * point["validation"][str(sigma)] / linear for point in points]
             axes.plot(seen, errors, label=f"σ = {sigma:g}", **line(index))
-        axes.set_xlabel("images seen")
+        axes.set_xlabel("images seen, thousands")
         axes.set_ylabel("error, % of the linear denoiser's")
         axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
         figure.savefig(path, dpi=110)

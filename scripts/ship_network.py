@@ -35,7 +35,7 @@ from fpmc.networks.training import VALIDATION_SIGMAS, validate
 from fpmc.presets import wiener
 from fpmc.report.grid import image_grid
 from fpmc.report.run import read_config
-from fpmc.sampling import Samples, sample
+from fpmc.sampling import EVALUATION_FROM, Samples, sample
 
 MOST_BYTES = 8_000_000
 MACHINERY = ("outdir", "device", "threads", "minutes", "save_minutes", "look_minutes", "validation", "images")
@@ -44,7 +44,7 @@ MACHINERY = ("outdir", "device", "threads", "minutes", "save_minutes", "look_min
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path, help="run directories of fpmc train")
-    parser.add_argument("--seeds", type=int, default=64, help="samples in the comparison of two networks")
+    parser.add_argument("--seeds", type=int, default=512, help="samples in the comparison of networks, from 10000 up")
     parser.add_argument("--held-out", type=int, default=1000, help="test images in the errors by noise level")
     parser.add_argument("--maps", nargs="*", type=Path, default=[], help="run directories of fpmc maps, in that order")
     parser.add_argument("--weights", type=Path, default=WEIGHTS, help="folder of the networks that ship")
@@ -175,20 +175,21 @@ def write_samples(card: dict[str, Any], options: argparse.Namespace) -> None:
     other = name.replace(arch, "ncsnpp" if arch == "ddpmpp" else "ddpmpp")
     drawn = _drawn(options.weights / f"{name}.safetensors", options.seeds)
     first = drawn.images[:32]
-    grid = {f"seeds {i}–{i + 7}": first[i : i + 8] for i in range(0, len(first), 8)}
+    start = EVALUATION_FROM
+    grid = {f"seeds {start + i}–{start + i + 7}": first[i : i + 8] for i in range(0, len(first), 8)}
     image_grid(grid, title=name).save(options.weights / f"{name}.png", optimize=True)
     if other != name and (options.weights / f"{other}.safetensors").exists():
         theirs = _drawn(options.weights / f"{other}.safetensors", options.seeds)
         pair = (drawn, theirs) if arch == "ddpmpp" else (theirs, drawn)  # both cards tell the same number
         found = compare(*pair).summary()
         kept = {key: found[key] for key in ("r2", "r2_se", "r2_median", "mse", "mse_se")}
-        card["agreement"] = {"with": other, "seeds": options.seeds, **kept}
+        card["agreement"] = {"with": other, "from": start, "seeds": options.seeds, **kept}
     write_json(card, options.weights)
 
 
 @lru_cache
 def _drawn(path: Path, count: int) -> Samples:
-    return sample(load_network(path), seeds=range(count))
+    return sample(load_network(path), seeds=range(EVALUATION_FROM, EVALUATION_FROM + count))
 
 
 def write_card(card: dict[str, Any], folder: Path) -> None:
