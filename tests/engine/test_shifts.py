@@ -118,3 +118,13 @@ def test_block_shifts_count_the_margins_of_their_windows(size: int) -> None:
                       for line, length in ((rows, 9), (columns, 8)))
         counted += 2 * high * wide + 3 * (high * len(columns) + len(rows) * len(columns))
     assert step.work == 5 * counted
+
+
+@pytest.mark.parametrize(("size", "sigma"), [(27, 12.9), (23, 5.3)])
+def test_pixels_that_stay_are_counted(size: int, sigma: float) -> None:
+    """With patches nearly as large as the image hardly any pixel moves, and the others still cost."""
+    images = ImageSet(torch.zeros(2000, 1, 28, 28, dtype=torch.uint8))
+    (step,) = presets.els(images, schedule=size).at(sigma).plan(Call(sigma)).steps
+    assert (step.kernel, step.backend) == ("block shifts", "numba")
+    others = dict(step.others)
+    assert min(others["shifts, torch"], others["running shifts, numba"]) > 2 * step.seconds

@@ -13,7 +13,7 @@ from torch import Tensor
 from fpmc.core.sources import Translations
 from fpmc.engine.kernels.fused import Fused, FusedRun
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of
-from fpmc.engine.kernels.translated import displacements, inside
+from fpmc.engine.kernels.translated import coverage, inside
 from fpmc.engine.reduce import Reduction
 from fpmc.engine.settings import Call, Settings
 
@@ -30,12 +30,8 @@ class BlockShifts(Fused):
         (group,) = groups
         if not isinstance(group.source, Translations):
             return
-        images, (channels, *lengths) = len(group.source.base), group.shape
-        pixels, covered = [0, 0], [0, 0]                # that take a displacement, and that their patches cover
-        for axis, length in enumerate(lengths):
-            for _, own, window in displacements(length, group.source.size):
-                pixels[axis] += own[1] - own[0]
-                covered[axis] += window[1] - window[0]
+        images, channels = len(group.source.base), group.shape[0]
+        pixels, covered = coverage(group.source)
         squares, across = float(math.prod(covered)), float(covered[0] * pixels[1])
         yield cls(
             respond="owned", sigma=call.sigma, estimators=len(group), images=images,

@@ -31,10 +31,11 @@ class RunningShifts(FusedShifts):
             assert isinstance(source, Translations)
             if not 3 < source.size <= min(group.shape[1:]):                    # few are summed as fast without
                 return
-            squares = offer.counts["shifts.element"] / (channels + 4)
+            squares = offer.counts["shifts.element"] / (channels + 4)          # of rows with rows
             pairs = (2 if offer.respond == "mixed" else 1) * offer.images * float(inside(source)) ** 2
+            stay = squares / group.shape[2] ** 2 * (source.size - 1)           # pixels at the border, one by one
             yield replace(
-                offer, counts={"running.square": squares * channels, "running.patch": pairs},
+                offer, counts={"running.square": squares * channels, "running.patch": pairs, "running.stay": stay},
                 error=rounding(source, call), why=f"{offer.why}, each from the one before it",
             )
 

@@ -41,10 +41,10 @@ class Translated(Offer):
         images, dimension, unit = len(group.source.base), math.prod(group.shape), torch.finfo(call.dtype).bits // 8
         per_image = (call.batch * 4 * dimension + 2 * dimension) * unit
         chunk = settings.chunk or max(1, min(images, settings.memory // per_image))
-        inner = inside(group.source)
+        _, covered = coverage(group.source)
         yield cls(
             respond=respond_of(group, reduction), sigma=call.sigma, estimators=len(group), images=images,
-            counts={"element": images * float(inner) ** 2 * (group.shape[0] + 4)}, memory=chunk * per_image,
+            counts={"element": images * float(math.prod(covered)) * (group.shape[0] + 4)}, memory=chunk * per_image,
             why="a fixed displacement turns patch distances into box sums", chunk=chunk, resident=settings.resident,
             threads=torch.get_num_threads(),
         )
@@ -143,6 +143,16 @@ def inside(source: Translations) -> int:
     """Pixels whose patches move: as many places one of them may take its patch from."""
     _, height, width = source.shape
     return max(height - source.size + 1, 1) * max(width - source.size + 1, 1)
+
+
+def coverage(source: Translations) -> tuple[list[int], list[int]]:
+    """Along either axis, over all displacements: pixels that take one, and pixels that their patches cover."""
+    pixels, covered = [0, 0], [0, 0]
+    for axis, length in enumerate(source.shape[1:]):
+        for _, own, window in displacements(length, source.size):
+            pixels[axis] += own[1] - own[0]
+            covered[axis] += window[1] - window[0]
+    return pixels, covered
 
 
 def displacements(length: int, size: int) -> Iterator[tuple[int, tuple[int, int], tuple[int, int]]]:
