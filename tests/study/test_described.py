@@ -93,4 +93,13 @@ def test_maps_and_schedules_are_files(tmp_path):
     expected = presets.pspc_flex(IMAGES, maps=load_maps(tmp_path / "maps.safetensors"), schedule=0.4)(z, 1.0)
     assert torch.equal(method.build(IMAGES)(z, 1.0), expected)
     assert method.checksum() is not None
-    assert parse_method("pspc_flex:schedule=0.4").checksum() is None
+    assert parse_method("ls:schedule=3").checksum() is None
+
+
+def test_maps_that_ship_are_part_of_flex(tmp_path, monkeypatch):
+    monkeypatch.setattr("fpmc.study.methods.MAPS", tmp_path)
+    checksums = []
+    for content in (b"1", b"2"):
+        (tmp_path / "fashion-ddpmpp.safetensors").write_bytes(content)
+        checksums.append(parse_method("pspc_flex").checksum())
+    assert checksums[0] != checksums[1]

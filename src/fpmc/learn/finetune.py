@@ -76,7 +76,7 @@ class Tuning:
 
 
 SHARED = {"pool", "validation", "seed"}                 # settings that templates have too
-TEMPLATES = Tuning(recipe="templates", steps=4, validation=64)     # steps are stages: R, shared Q, own Q, R
+TEMPLATES = Tuning(recipe="templates", steps=3, validation=64)     # steps are stages: R, Q, R
 
 
 def recipe_for(device: str | torch.device, given: Iterable[str]) -> Literal["paper", "templates"]:

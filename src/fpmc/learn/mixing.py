@@ -9,6 +9,7 @@ is brought nearest to the network: first one t for all pixels, then one for each
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,15 +79,15 @@ def common(answers: Answers, start: np.ndarray) -> np.ndarray:
     return weights
 
 
-def by_pixel(answers: Answers, weights: np.ndarray, ridge: float, pixels: int) -> np.ndarray:
-    """One t for each pixel, (F, d), ridged towards the common one: shares of estimators, which add up to 1.
+def by_pixel(answers: Answers, weights: np.ndarray, ridges: Sequence[float], pixels: int) -> np.ndarray:
+    """One t for each pixel, (ridges, F, d), ridged towards the common one: shares of estimators, which add up to 1.
 
     Channels that share r, d of more than one to a pixel, have one t.
     """
     counts, dimension = answers.counts, answers.counts.shape[1]
-    result = np.zeros_like(counts)
+    result = np.zeros((len(ridges), *counts.shape))
     alone = np.square(answers.sums / counts.clip(1) - answers.target[:, None])[:, counts > 0]
-    strength = ridge * alone.mean() * len(answers.sums) * (dimension // pixels)
+    strengths = np.array(ridges) * alone.mean() * len(answers.sums) * (dimension // pixels)
     for pixel in range(pixels):
         here = np.arange(pixel, dimension, pixels)      # the channels of a pixel
         count = counts[:, pixel]
@@ -94,6 +95,8 @@ def by_pixel(answers: Answers, weights: np.ndarray, ridge: float, pixels: int) -
         shares = weights[on] * count[on] / (weights[on] * count[on]).sum()
         rows = answers.sums[:, on][:, :, here] / count[on, None] - answers.target[:, None, here]
         rows = rows.transpose(1, 0, 2).reshape(on.sum(), -1)
-        matrix = rows @ rows.T + strength * np.eye(on.sum())
-        result[np.ix_(on, here)] = (least_squares(matrix, strength * shares) / count[on])[:, None]
+        matrix = rows @ rows.T
+        for number, strength in enumerate(strengths):
+            mixed = least_squares(matrix + strength * np.eye(len(matrix)), strength * shares)
+            result[np.ix_([number], on, here)] = (mixed / count[on])[:, None]
     return result

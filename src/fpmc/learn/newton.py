@@ -3,9 +3,6 @@
 With q_ℓ = Σ_k θ_k B_k(·; ℓ) and R fixed, D_j = Σ_ℓ r̃_ℓ(j) μ̂_ℓ(j), where r̃ is r divided by its sum, and
 
     ∂D_j / ∂θ_k = −1/(2σ²) Σ_ℓ r̃_ℓ(j) Cov_ℓ(x_j, G_k)        (`simd.moments`).
-
-Where each estimator has a θ of its own, (Σ_ℓ r̃_ℓ c_ℓ·Δ_ℓ)² ≤ Σ_ℓ r̃_ℓ (c_ℓ·Δ_ℓ)² makes of one problem with L·K unknowns
-L problems of K, whose common solution lowers the linearised error.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -78,14 +74,11 @@ class Estimators(NamedTuple):
 
 
 class Equations(NamedTuple):
-    """What one noisy image adds: squared error, JᵀJ and Jᵀe, and the same for each estimator if wanted."""
+    """What one noisy image adds: squared error, JᵀJ and Jᵀe."""
 
     error: float
     matrix: np.ndarray                                  # (K, K)
     vector: np.ndarray                                  # (K,)
-    rows: np.ndarray                                    # estimators that have a part in it
-    matrices: np.ndarray                                # (rows, K, K) or (0, K, K)
-    vectors: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -107,9 +100,9 @@ class Problem:
         residuals = in_order(lambda index: self._residual(index, estimators, False)[1], range(len(self.pool)))
         return np.array([np.square(error).mean() for error in residuals])
 
-    def equations(self, estimators: Estimators, chosen: Iterable[int], each: bool = False) -> Iterator[Equations]:
+    def equations(self, estimators: Estimators, chosen: Iterable[int]) -> Iterator[Equations]:
         """The normal equations of some noisy images, one by one."""
-        yield from in_order(lambda index: self._equations(index, estimators, each), list(chosen))
+        yield from in_order(lambda index: self._equations(index, estimators), list(chosen))
 
     def _residual(
         self, index: int, estimators: Estimators, derivatives: bool
@@ -130,23 +123,13 @@ class Problem:
         error = (answer - pool.target[index])[mask]
         return pairs, error, covariances[:, : len(self.classes)] * (-0.5 / pool.sigma**2)
 
-    def _equations(self, index: int, estimators: Estimators, each: bool) -> Equations:
+    def _equations(self, index: int, estimators: Estimators) -> Equations:
         pairs, error, slopes = self._residual(index, estimators, True)
         column = np.cumsum(self.masks[index]) - 1       # where among those that count
         place, shares = column[estimators.places[pairs]], estimators.shares[pairs]
         matrix = csr_matrix((shares, (place, np.arange(len(pairs)))), (len(error), len(pairs)))
         jacobian = matrix @ slopes.astype(np.float64)
-        rows, starts = np.unique(estimators.rows[pairs], return_index=True)
-        size = slopes.shape[1]
-        matrices, vectors = np.zeros((len(rows) if each else 0, size, size)), np.zeros((len(rows) if each else 0, size))
-        if each:
-            ends = np.append(starts, len(pairs))
-            for number, (first, last) in enumerate(pairwise(ends)):
-                part = slopes[first:last]
-                weighted = part * shares[first:last, None]
-                matrices[number] = part.T @ weighted
-                vectors[number] = weighted.T @ error[place[first:last]]
-        return Equations(float(error @ error), jacobian.T @ jacobian, jacobian.T @ error, rows, matrices, vectors)
+        return Equations(float(error @ error), jacobian.T @ jacobian, jacobian.T @ error)
 
 
 def _taken(entries: Entries, rows: np.ndarray) -> Entries:
@@ -177,17 +160,12 @@ def in_order(work: Callable[[int], T], items: Iterable[int]) -> Iterator[T]:
             yield from workers.map(work, items[first : first + threads])
 
 
-def step(matrix: np.ndarray, vector: np.ndarray, theta: np.ndarray, damping: np.ndarray) -> np.ndarray:
-    """argmin ‖e + J(u − θ)‖² + Σ damping (u − θ)² over u ≥ 0 (Levenberg, Marquardt)."""
-    damped = matrix + np.diag(damping)
-    return least_squares(damped, damped @ theta - vector, free=True)
-
-
 def lean(
     matrix: np.ndarray, vector: np.ndarray, theta: np.ndarray, damping: np.ndarray, prices: np.ndarray, allowed: float
 ) -> np.ndarray:
-    """`step` with some of u at 0, as long as that adds at most `allowed` to what it minimises.
+    """argmin ‖e + J(u − θ)‖² + Σ damping (u − θ)² over u ≥ 0 (Levenberg, Marquardt), with some more of u at 0.
 
+    As many as add at most `allowed` to what is minimised.
     One after the other, what adds least for its price: fixing u_k at 0 adds u_k² / (A⁻¹)_kk.
     """
     damped = matrix + np.diag(damping)

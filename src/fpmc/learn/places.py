@@ -163,27 +163,15 @@ class Classes:
         pairs = zip(self.labels, self.sizes)
         return np.concatenate([np.bincount(label[label >= 0], minlength=size) for label, size in pairs])
 
-    def taken(self, on: np.ndarray) -> Classes:
-        """Some of them; entries of the others are in no class."""
-        labels, sizes, first = [], [], 0
-        for label, size in zip(self.labels, self.sizes):
-            here = on[first : first + size]
-            number = np.append(np.where(here, here.cumsum() - 1, -1), -1).astype(np.int16)
-            labels.append(number[label])
-            sizes.append(int(here.sum()))
-            first += size
-        return Classes(tuple(labels), tuple(sizes))
-
     def start(self) -> np.ndarray:
         """1 for the classes of the first kind, 0 for the others."""
         return np.concatenate([np.ones(self.sizes[0]), np.zeros(len(self) - self.sizes[0])])
 
     def values(self, theta: np.ndarray) -> np.ndarray:
-        """Σ_k θ_k of the classes each entry is in, (L, n); θ (K,), or (L, K) with numbers of each estimator's own."""
+        """Σ_k θ_k of the classes each entry is in, (L, n); θ (K,)."""
         result, first = np.zeros(self.labels[0].shape), 0
         for label, size in zip(self.labels, self.sizes):
-            own = np.append(theta[..., first : first + size], np.zeros((*theta.shape[:-1], 1)), axis=-1)
-            result += own[label] if theta.ndim == 1 else np.take_along_axis(own, label.astype(np.int64) % (size + 1), 1)
+            result += np.append(theta[first : first + size], 0.0)[label]
             first += size
         return result
 

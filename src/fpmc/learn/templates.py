@@ -1,9 +1,10 @@
 """Soft Q and R of one noise level by templates: second-order steps on few shared numbers, and R in closed form.
 
 The objective is Eq. "obj", on a fixed pool of noisy training images, each with its own image left out of the source;
-the network is asked once. q_ℓ = Σ_k θ_k B_k(·; ℓ), θ ≥ 0, with one θ for all estimators, then one for each, drawn
-towards it; r likewise for classes of entries (`places`). The start, θ = 1 for the binary q and 0 for the rest, is the
-denoiser as it was. A step counts only if it lowers the error on held-out images, and so does the whole.
+the network is asked once. q_ℓ = Σ_k θ_k B_k(·; ℓ), θ ≥ 0, with one θ for all estimators; r likewise for classes of
+entries (`places`), then with weights for each pixel, drawn towards the common ones. The start, θ = 1 for the binary q
+and 0 for the rest, is the denoiser as it was. A step counts only if it lowers the error on held-out images, and so does
+the whole.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fpmc.core.gaussian import fit_gaussian
 from fpmc.engine.simd.moments import Tiled
 from fpmc.images import ImageSet
 from fpmc.learn.mixing import RIDGES, Answers, by_pixel, common
-from fpmc.learn.newton import Estimators, Pool, Problem, lean, step
+from fpmc.learn.newton import Estimators, Pool, Problem, lean
 from fpmc.learn.places import Classes, Places
 from fpmc.process import Denoiser
 
@@ -31,9 +32,7 @@ TRIALS = 3                                              # of each, with more and
 DAMPING = 1e-2                                          # to begin with, relative to the diagonal
 ENOUGH = 0.003                                          # relative gain below which steps end
 LEAN = 0.003                                            # of the error: what may be given away for entries of q
-ROUGHLY = 1 / 3                                         # of the noisy images, for R before Q and for own θ
-PAIRS = 4000                                            # (ℓ, j) of a noisy image that own θ are learned from
-OWN = (1.0, 10.0)                                       # how strongly they are drawn to the shared θ
+ROUGHLY = 1 / 3                                         # of the noisy images, for R before Q
 
 
 @dataclass
@@ -110,13 +109,6 @@ class Draft:
             mask[:, y : y + BLOCK, x : x + BLOCK] = True
         return masks.reshape(count, -1)
 
-    def lattice(self, pairs: int) -> np.ndarray:
-        """bool (M, d): so few pixels of each noisy image, here and there, that about `PAIRS` pairs matter."""
-        pixels = self.places.shape[1] * self.places.shape[2]
-        wanted = max(1, min(pixels, round(pixels * PAIRS / pairs)))
-        drawn = torch.rand(len(self.fit), pixels, generator=self.generator).argsort(1) < wanted
-        return np.tile(drawn.numpy(), (1, self.dimension // pixels))
-
     # R in closed form
 
     def mix(self, part: float = 1.0) -> None:
@@ -128,7 +120,7 @@ class Draft:
         fit, check = (Answers.of(self.tiled, pool, self.q, self.r_classes) for pool in pools)
         shared = common(fit, self.r_classes.start())
         pixels = self.dimension * self.places.r.shape[1] // self.places.shape[0]
-        tried = [self.weights, shared, *(by_pixel(fit, shared, ridge, pixels) for ridge in RIDGES)]
+        tried = [self.weights, shared, *by_pixel(fit, shared, RIDGES, pixels)]
         errors = [float(check.errors(weights).mean()) for weights in tried]
         best = int(np.argmin(errors))
         if best > 0:
@@ -160,30 +152,6 @@ class Draft:
             self.theta, self.q = theta, q
             if gain < ENOUGH:
                 break
-
-    def own(self) -> None:
-        """A θ for each estimator, drawn to the shared one as strongly as blocks of held-out images like best.
-
-        Only classes in which the shared one is not 0 have a part.
-        """
-        before = self.held_error()
-        on = self.theta > 0
-        self.q_classes, theta = self.q_classes.taken(on), self.theta[on]
-        estimators, count, size = self.estimators(), len(self.places), len(theta)
-        problem = self.problem(self.fit, self.lattice(len(estimators.places)))
-        matrices, vectors = np.zeros((count, size, size)), np.zeros((count, size))
-        some = range(max(1, round(ROUGHLY * len(self.fit))))                    # all of them cost more than they bring
-        for part in problem.equations(estimators, some, each=True):
-            matrices[part.rows] += part.matrices
-            vectors[part.rows] += part.vectors
-        scale = np.einsum("lkk->lk", matrices).mean(0)
-        scale += 1e-6 * scale.mean()
-        tried = [(before, self.q)]
-        for ridge in OWN:
-            mine = [step(matrix, vector, theta, ridge * scale) for matrix, vector in zip(matrices, vectors)]
-            q = self.q_classes.values(np.stack(mine))
-            tried.append((self.held_error(q), q))
-        self.q = min(tried, key=lambda each: each[0])[1]
 
     def settle(self, mixed: bool) -> float:
         """The error on held-out images, which mixing knows; if it is no lower than at the start, that is restored."""
@@ -218,7 +186,7 @@ def response(classes: Classes, weights: np.ndarray) -> np.ndarray:
 
 def stages(draft: Draft, learn: Sequence[str]) -> Iterator[float | None]:
     """Q and R in turn, R last; after the last stage the error on held-out images."""
-    steps = [draft.share, draft.own] if "q" in learn else []
+    steps = [draft.share] if "q" in learn else []
     if "r" in learn:
         steps = [partial(draft.mix, ROUGHLY), *steps, draft.mix] if steps else [draft.mix]
     for number, each in enumerate(steps, 1):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpmc.errors import InputError
-from fpmc.networks.shipped import SHIPPED, weights_of
+from fpmc.networks.shipped import MAPS, SHIPPED, weights_of
 from fpmc.readers.text import read_json
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ class Method:
         named = [Path(value) for _, value in self.options if isinstance(value, str)]
         if self.preset not in PRESETS:
             named.append(weights_of(self.preset) if self.preset in SHIPPED else Path(self.preset))
+        if self.preset == "pspc_flex" and not any(path.is_file() for path in named):
+            named.append(MAPS)                          # one of those, whichever belongs to the images
         return checksum_of(*named)
 
     @property
