@@ -21,7 +21,7 @@ from fpmc.errors import InputError
 from fpmc.images import ImageSet
 from fpmc.methods.table1 import wiener, wiener_maps
 from fpmc.networks import SensitivityMaps, load_maps, save_maps, save_network, sensitivity_maps
-from fpmc.networks.maps import _draw
+from fpmc.networks.maps import _draw, _probe, _pullback
 from fpmc.networks.precond import EDMPrecond
 
 
@@ -69,6 +69,42 @@ def test_maps_are_the_mean_of_brute_force_jacobians(chunk: int) -> None:
         error = ((each[0] - each[1]).abs() / 2).sum() / maps[sigma].sum()
         assert maps.errors[sigma] == pytest.approx(error.item(), rel=1e-2)
         assert maps.draws[sigma] == 2
+
+
+def local(z: Tensor, sigma: Any) -> Tensor:
+    """An answer that depends on the pixel, its right neighbour and, a little, on the mean of all."""
+    return z.tanh() * torch.roll(z, -1, -1).cos() + 0.1 * z.mean((2, 3), keepdim=True) ** 2
+
+
+@pytest.mark.parametrize("spacing", [3, 4, 8])
+def test_a_probe_gives_each_output_what_is_nearest_to_it(spacing: int) -> None:
+    z = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    pull = _pullback(local, z, 1.0)
+    found = _probe(pull, z, spacing, chunk=5)
+    y, x, v, u = torch.meshgrid(*4 * [torch.arange(8)], indexing="ij")
+    near = [(a + spacing // 2 >= b) & (a + spacing // 2 < b + spacing) for a, b in ((v, y), (u, x))]
+    for at in ((0, 0), (3, 5), (7, 2)):
+        expected = torch.zeros(8, 8)
+        for channel in range(3):
+            outputs = torch.zeros(1, 3, 8, 8)
+            outputs[0, channel, at[0] % spacing :: spacing, at[1] % spacing :: spacing] = 1
+            expected += pull(outputs)[0, channel].abs()
+        torch.testing.assert_close(found[at], expected * (near[0] & near[1])[at])
+
+
+def test_probes_lower_the_error_and_have_no_bias() -> None:
+    images = colours(8)
+    many = sensitivity_maps(local, images, [1.0], draws=400)[1.0]
+    few, probed = (sensitivity_maps(local, images, [1.0], draws=8, probes=probes, spacing=4) for probes in (0, 150))
+    assert (few.draws[1.0], probed.draws[1.0]) == (8, 158)
+    assert probed.errors[1.0] < 0.5 * few.errors[1.0]
+    off = [float((maps[1.0] - many).abs().sum() / many.sum()) for maps in (few, probed)]
+    assert off[1] < 0.5 * off[0]
+    assert off[1] < 2 * probed.errors[1.0]              # it is as far off as it says
+    means = [torch.stack([sensitivity_maps(local, images, [1.0], draws=2, probes=2, spacing=4, seed=seed)[1.0]
+                          for seed in range(start, start + 50)]).mean(0) for start in (0, 50)]
+    gap, noise = (means[0] + means[1]) / 2 - many, (means[0] - means[1]) / 2
+    assert gap.abs().mean() < 2 * noise.abs().mean() + 1e-3
 
 
 def test_analytic_denoisers_have_maps_too() -> None:
@@ -128,6 +164,10 @@ def test_checkpoints_are_gone_on_with(tmp_path: Path) -> None:
         sensitivity_maps(lambda z, sigma: z, images, [1.0], draws=3, checkpoint=tmp_path)
     with pytest.raises(InputError, match="another seed"):
         sensitivity_maps(net, images, [1.0], draws=3, seed=1, checkpoint=tmp_path)
+    probed = sensitivity_maps(net, images, [1.0], draws=2, probes=3, spacing=4)
+    sensitivity_maps(net, images, [1.0], draws=2, probes=1, spacing=4, checkpoint=tmp_path)
+    resumed = sensitivity_maps(net, images, [1.0], draws=2, probes=3, spacing=4, checkpoint=tmp_path)
+    assert torch.equal(probed[1.0], resumed[1.0])
     (tmp_path / "sigma-1.safetensors").write_bytes(b"no")
     with pytest.raises(InputError, match="delete it"):
         sensitivity_maps(net, images, [1.0], draws=3, checkpoint=tmp_path)
@@ -140,6 +180,8 @@ def test_checkpoints_are_gone_on_with(tmp_path: Path) -> None:
         ({"sigmas": [math.inf]}, "sigma inf"),
         ({"sigmas": []}, "0 sigmas"),
         ({"draws": 0}, "1 sigmas, 0 and 64"),
+        ({"probes": -1}, "-1 and 7"),
+        ({"probes": 1, "spacing": 0}, "1 and 0"),
     ],
 )
 def test_impossible_requests_are_named(options: dict[str, Any], named: str) -> None:

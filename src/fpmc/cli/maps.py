@@ -23,6 +23,8 @@ class Config(DataOptions, LevelOptions, ClusterOptions):
     network: str | None = None              # a shipped name or a network's file; none: the one for the data
     sigmas: tuple[float, ...] = ()          # noise levels; none: those at which PSPC-Flex has a mask (τ < 1)
     draws: int = 16                         # noisy images per level
+    probes: int = 0                         # further ones, with many output pixels in one gradient
+    spacing: int = 7                        # pixels from one of them to the next
     seed: int = 0                           # of the draws
     chunk: int = 64                         # gradients computed together
 
@@ -34,7 +36,7 @@ def main(args: list[str]) -> None:
 
     from fpmc.methods.schedules import resolve
     from fpmc.networks import save_maps
-    from fpmc.networks.maps import sums_file
+    from fpmc.networks.maps import sums_files
     from fpmc.report.grid import image_grid
     from fpmc.report.run import RunDirectory
     from fpmc.report.table import plain
@@ -46,12 +48,14 @@ def main(args: list[str]) -> None:
     wanted = config.sigmas or config.levels
     sigmas = config.chosen(policy) if wanted else check_sigmas(sigma for sigma, tau in taus.items() if tau < 1)
     identity = {key: value for key, value in asdict(config).items() if key != "outdir"}
-    free = ("sigmas", "levels", "draws", "chunk", "device", "jobs", "cluster", "cluster_options")
+    free = ("sigmas", "levels", "draws", "probes", "spacing", "chunk", "device", "jobs", "cluster", "cluster_options")
     run = RunDirectory(config.outdir, identity, command="maps", free=free)
     draws = run.path / "draws"
     with progress_bar("maps", run) as progress:
         if where.many(run.say):
-            units = [Unit(f"{sigma!r}", sigma, (sums_file(draws, sigma).name,), f"σ {sigma:.4g}") for sigma in sigmas]
+            spacing = config.spacing if config.probes else 0
+            files = {sigma: tuple(file.name for file in sums_files(draws, sigma, spacing)) for sigma in sigmas}
+            units = [Unit(f"{sigma!r}", sigma, files[sigma], f"σ {sigma:.4g}") for sigma in sigmas]
             for done, _ in enumerate(where.run(_worker, config, units, draws, run.say), 1):
                 progress(done, len(sigmas))
         here = config if config.cluster is None else replace(config, device="cpu")
@@ -66,7 +70,7 @@ def main(args: list[str]) -> None:
         label: torch.stack([2 * (maps[sigma][at] / maps[sigma][at].max()).sqrt()[None] - 1 for sigma in sigmas])
         for label, at in pixels.items()
     }
-    title = f"Sensitivity of {Path(name).stem}, {config.draws} draws"
+    title = f"Sensitivity of {Path(name).stem}, {config.draws + config.probes} draws"
     picture = image_grid(rows, columns=[f"{sigma:g}" for sigma in sigmas], title=title, corner="σ")
     run.picture("maps.png", picture)
     run.metrics({"draws": maps.draws, "relative_standard_error": maps.errors, "bytes": target.stat().st_size})
@@ -80,7 +84,7 @@ def _maps(config: Config, policy: Policy, sigmas: Sequence[float], draws: Path, 
     from fpmc.networks import load_network, sensitivity_maps
 
     network = load_network(policy.network(config.network), device=config.device)
-    options = {name: getattr(config, name) for name in ("draws", "seed", "chunk", "device")}
+    options = {name: getattr(config, name) for name in ("draws", "probes", "spacing", "seed", "chunk", "device")}
     return sensitivity_maps(network, policy.images, sigmas, checkpoint=draws, **options, **more)
 
 

@@ -28,7 +28,7 @@ from fpmc.core.sources import Source, scale
 from fpmc.engine import cost, settings
 from fpmc.engine.kernels.resident import chunks
 from fpmc.engine.run import Alone, ours
-from fpmc.engine.state import State, fade
+from fpmc.engine.state import State, fade, weights_of
 
 CHUNK = 2048                                            # images at a time: what they need stays near the cache
 
@@ -182,7 +182,7 @@ class _Images:
         logits = self.logits(z, rows)
         lowest = torch.finfo(z.dtype).min               # where we have no images, or none with weight
         top = logits.amax(1).clamp_(min=lowest) if logits.shape[1] else z.new_full((len(logits),), lowest)
-        p = logits.sub_(top[:, None]).exp_()
+        p = weights_of(logits.sub_(top[:, None]))
         own = State(top, p.sum(1))
         (state,) = self.team.states([own])
         faded = fade(top, state.top)
@@ -200,7 +200,7 @@ class _Images:
         if self._posteriors is not None:
             return self._posteriors
         state = self._states[rows.start]
-        return self.logits(z, rows).sub_(state.top[:, None]).exp_().div_(state.mass[:, None])
+        return weights_of(self.logits(z, rows).sub_(state.top[:, None])).div_(state.mass[:, None])
 
     def pull(self, z: Tensor, rows: slice, r: Tensor, v: Tensor, denoised: Tensor, out: Tensor) -> None:
         """Add Σ_x p (a − ā)(z − x)² to `out`."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+NEGLIGIBLE = 1e-25                                      # weights below are 0, beside one that is 1
+
 
 @dataclass(frozen=True)
 class State:
@@ -38,7 +40,7 @@ class State:
     def add(self, logits: Tensor, moments: Callable[[Tensor], Tensor] | None = None) -> State:
         """With the images of logits (B, n, L); `moments` turns their weights (B, n, L) into what slots gain (B, S)."""
         top = torch.maximum(self.top, logits.detach().amax(1))
-        weights = torch.exp(logits - top[:, None])
+        weights = weights_of(logits - top[:, None])
         return self.merge(State(top, weights.sum(1), None if moments is None else moments(weights), self.owner))
 
     def merge(self, other: State) -> State:
@@ -63,6 +65,13 @@ class State:
     def log_mass(self) -> Tensor:
         """log Σ exp(logit), (B, L)."""
         return self.top + self.mass.log()
+
+
+def weights_of(logits: Tensor) -> Tensor:
+    """e^logit, written over the logits if no gradient is wanted, and 0 where negligible: denormal numbers are slow."""
+    if logits.requires_grad:
+        return torch.threshold(logits.exp(), NEGLIGIBLE, 0.0)
+    return torch.threshold_(logits.exp_(), NEGLIGIBLE, 0.0)
 
 
 def fade(top: Tensor, new: Tensor) -> Tensor:

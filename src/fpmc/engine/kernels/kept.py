@@ -16,7 +16,7 @@ from fpmc.engine.kernels.offer import Members, Offer, Run, respond_of, weighted
 from fpmc.engine.kernels.resident import chunks, placed
 from fpmc.engine.reduce import Reduction
 from fpmc.engine.settings import Call, Settings
-from fpmc.engine.state import State
+from fpmc.engine.state import State, weights_of
 
 NEAR = 1024                                             # images at a time, so few that a chunk stays in the cache
 
@@ -86,7 +86,7 @@ class _Kept(Run):
         logits = self._logits(self.z, begin, end)
         lowest = logits.new_full((len(logits), 1, len(self.group)), torch.finfo(logits.dtype).min)
         top = torch.cat([lowest, logits.amax(1, keepdim=True)] if end > begin else [lowest], 1).amax(1)
-        weights = logits.sub_(top[:, None]).exp_()
+        weights = weights_of(logits.sub_(top[:, None]))
         self.kept[begin, end] = top, weights
         return State(top, weights.sum(1))
 

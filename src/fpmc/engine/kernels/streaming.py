@@ -23,7 +23,7 @@ from fpmc.engine.kernels.offer import Members, Offer, Run, respond_of, weight_of
 from fpmc.engine.kernels.resident import chunks, placed
 from fpmc.engine.reduce import Part, Reduction
 from fpmc.engine.settings import Call, Settings
-from fpmc.engine.state import State
+from fpmc.engine.state import State, weights_of
 
 Features = WeakKeyDictionary[Discrete, dict[tuple, Tensor]]
 _features: WeakKeyDictionary[Precision, Features] = WeakKeyDictionary()
@@ -236,7 +236,7 @@ class StreamingRun(Run):
             result = self.z.new_zeros(len(self.z), self.count)
 
         def add(x: Tensor, log_weights: Tensor | None, features: Tensor | None, result: Tensor, first: int) -> Tensor:
-            p = torch.exp(self.logits(x, log_weights, features) - state.top[:, None]) / state.mass[:, None]
+            p = weights_of(self.logits(x, log_weights, features) - state.top[:, None]) / state.mass[:, None]
             mixed = self.placed.r.mix(p)
             if wants == "answers":
                 return result + (mixed * x).sum(1)

@@ -16,7 +16,7 @@ from fpmc.engine.kernels.offer import Members, Offer, Run, respond_of, weight_of
 from fpmc.engine.kernels.resident import chunks
 from fpmc.engine.reduce import Part, Reduction
 from fpmc.engine.settings import Call, Settings
-from fpmc.engine.state import State
+from fpmc.engine.state import State, weights_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class _Translated(Run):
         for x, log_weights, first in self._chunks(begin, end):
             w, wx = (self.z.new_zeros(len(self.z), len(x), *self.group.shape) for _ in range(2))
             for here, logits, moved in self._moved(x, log_weights):
-                p = torch.exp(logits - top[here][:, None]) / mass[here][:, None]
+                p = weights_of(logits - top[here][:, None]) / mass[here][:, None]
                 w[here] += p[:, :, None]
                 wx[here] += p[:, :, None] * moved
             if shares:

@@ -15,10 +15,11 @@ from numba import njit
 
 from fpmc.engine.simd.lanes import BOTTOM
 from fpmc.engine.simd.vector import KERNEL, LANES, exp, larger, largest, load, splat, store, total
+from fpmc.engine.state import NEGLIGIBLE
 
 VECTORS = 4                                             # accumulators of a row, so that additions need not wait
 WIDTH = VECTORS * LANES
-NEGLIGIBLE = np.float32(1e-25)                          # posteriors below are 0: denormals are slow
+LEAST = np.float32(NEGLIGIBLE)
 
 
 @njit(**KERNEL)
@@ -149,7 +150,7 @@ def weigh_all(tiles, log_weights, z, scale, ends, places, values, s, kept, top, 
         squares(z, tiles[t], s)
         logits(s, log_weights, t, scale, ends, places, values, kept[t], top)
     for t in range(len(tiles)):
-        weigh(kept[t], top, NEGLIGIBLE, mass)
+        weigh(kept[t], top, LEAST, mass)
 
 
 @njit(**KERNEL)
