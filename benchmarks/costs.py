@@ -77,7 +77,7 @@ def problems(images: ImageSet) -> Iterator[tuple[str, Collection, float]]:
         yield "direct", Collection(Squares(5, *shape[1:]), own, images), sigma
         yield "direct", Collection(soft, own, images), sigma
     for size, sigma in ((3, 0.2), (9, 1.09), (15, 2.0), (19, 3.26)):
-        for kernel in ("shifts", "block shifts", *(["running shifts"] if size > 3 else [])):
+        for kernel in ("shifts", "block shifts", "running shifts"):
             yield kernel, presets.els(few, schedule=size).at(sigma), sigma
     for size, sigma in ((3, 0.023), (3, 0.14), (3, 0.296), (5, 0.296)):
         yield "clusters", presets.els(images, schedule=size).at(sigma), sigma

@@ -45,16 +45,14 @@ def sampled(denoiser: FPMC, steps: int, batch: int) -> tuple[Tensor, dict[str, A
     """Samples, and seconds per noisy image and call by noise level, without the time to make masks."""
     calls: defaultdict[float, list[float]] = defaultdict(list)
 
-    def timed(z: Tensor, sigma: Tensor) -> Tensor:
-        level = float(sigma.flatten()[0])
-        denoiser.at(level)
+    def timed(z: Tensor, sigma: float) -> Tensor:
+        denoiser.at(sigma)
         began = time.perf_counter()
         x0 = denoiser(z, sigma)
-        calls[level].append((time.perf_counter() - began) / len(z))
+        calls[sigma].append((time.perf_counter() - began) / len(z))
         return x0
 
-    timed.shape = denoiser.shape
-    out = sample(timed, seeds=range(EVALUATION_FROM, EVALUATION_FROM + batch), steps=steps)
+    out = sample(timed, seeds=range(EVALUATION_FROM, EVALUATION_FROM + batch), steps=steps, shape=denoiser.shape)
     best = [min(each) for each in calls.values()]       # a level is asked for twice; the first call lays out
     return out.images, {
         "seconds by level": {f"{level:.4g}": min(each) for level, each in calls.items()},

@@ -125,6 +125,18 @@ def test_pixels_that_stay_are_counted(size: int, sigma: float) -> None:
     """With patches nearly as large as the image hardly any pixel moves, and the others still cost."""
     images = ImageSet(torch.zeros(2000, 1, 28, 28, dtype=torch.uint8))
     (step,) = presets.els(images, schedule=size).at(sigma).plan(Call(sigma)).steps
-    assert (step.kernel, step.backend) == ("block shifts", "numba")
+    assert (step.kernel, step.backend) == ("running shifts", "numba")
     others = dict(step.others)
-    assert min(others["shifts, torch"], others["running shifts, numba"]) > 2 * step.seconds
+    assert min(others["shifts, torch"], others["shifts, numba"]) > 2 * step.seconds
+
+
+@pytest.mark.parametrize("size", [3, 7])
+def test_running_shifts_count_squares_and_patches(size: int) -> None:
+    images = ImageSet(torch.zeros(5, 2, 9, 8, dtype=torch.uint8))
+    settings = Settings(backend="numba", kernels=("running shifts",))
+    (step,) = presets.els(images, schedule=size).at(5.0).plan(Call(5.0), settings).steps
+    k, patches = size // 2, 0
+    for y, x in itertools.product(range(9), range(8)):
+        patches += (9 - 2 * k if k <= y < 9 - k else 1) * (8 - 2 * k if k <= x < 8 - k else 1)
+    covered = [sum(length - abs(d) for d in range(2 * k + 1 - length, length - 2 * k)) for length in (9, 8)]
+    assert step.counts == {"running.square": 5 * 2 * covered[0] * covered[1], "running.patch": 5 * patches}

@@ -28,6 +28,7 @@ from fpmc.networks.shipped import MAPS, data_of
 Images = ImageSet | Source
 Maps = Tensor | Mapping[float, Tensor]
 LEVELS, MASKS = 64, 1 << 30                             # noise levels and bytes of masks that are kept at hand
+BLOCK = 512                                             # rows of a symmetric matrix at a time
 
 
 def of_source(method: Callable[..., FPMC]) -> Callable[..., FPMC]:
@@ -185,8 +186,10 @@ def wiener_maps(gaussian: Gaussian, sigma: float) -> Tensor:
     """The sensitivity maps of the Wiener filter (App. A.1.2 with D linear): Σ_c abs W[(c,y,x), (c,·)], (H, W, H, W)."""
     channels, height, width = gaussian.shape
     gain, maps = gains(gaussian, sigma), torch.zeros(height * width, height * width, dtype=torch.float64)
-    for basis in gaussian.eigenvectors.view(channels, height * width, -1):     # never the whole of W
-        maps += ((basis * gain) @ basis.T).abs_()
+    for basis in gaussian.eigenvectors.view(channels, height * width, -1):     # never the whole of W, and half of each
+        for end in range(BLOCK, height * width + BLOCK, BLOCK):                # of its blocks, which are symmetric
+            maps[end - BLOCK : end, :end] += ((basis[end - BLOCK : end] * gain) @ basis[:end].T).abs_()
+    maps = maps.tril() + maps.tril(-1).T
     maps = maps.view(height, width, height, width)
     dead = ~varies(gaussian).any(0)                     # a pixel that never varies sees only itself
     own = torch.eye(height * width, dtype=maps.dtype).view(height, width, height, width)

@@ -17,6 +17,7 @@ from fpmc.core.response import Partition, SameAsQ
 from fpmc.core.sources import Discrete
 from fpmc.engine.kernels.fused import Fused, FusedRun
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of
+from fpmc.engine.kernels.rows import centred_at
 from fpmc.engine.reduce import Reduction
 from fpmc.engine.settings import Call, Settings
 
@@ -84,7 +85,8 @@ class _Boxes(FusedRun):
             scales.append((0 if q.inside else -(q.size // 2), q.size, q.stride, *q.grid, start))
             around.append(q.around)
             start += len(q)
-        return kernels.Boxes(*self.groups[0].shape[1:], np.array(scales), np.array(around, np.float32))
+        centre = centred_at(self.offer.sigma)
+        return kernels.Boxes(*self.groups[0].shape[1:], centre, np.array(scales), np.array(around, np.float32))
 
     def response(self) -> NamedTuple:
         from fpmc.engine.simd import kernels

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fpmc.core.sources import Translations
-from fpmc.engine.kernels.offer import Members, Offer, Run
-from fpmc.engine.kernels.shifts import FusedShifts, ShiftsRun
-from fpmc.engine.kernels.translated import inside
+from fpmc.engine.kernels.fused import Fused
+from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of
+from fpmc.engine.kernels.shifts import ShiftsRun
+from fpmc.engine.kernels.translated import coverage, inside
 from fpmc.engine.reduce import Reduction
 from fpmc.engine.settings import Call, Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningShifts(FusedShifts):
+class RunningShifts(Fused):
     """What comes in is added and what goes out is taken away, whatever the size of the patches."""
 
     kernel = "running shifts"
@@ -26,18 +28,21 @@ class RunningShifts(FusedShifts):
     @classmethod
     def offers(cls, groups: Members, call: Call, settings: Settings, reduction: Reduction) -> Iterator[Offer]:
         (group,) = groups
-        for offer in super().offers(groups, call, settings, reduction):
-            source, channels = group.source, group.shape[0]
-            assert isinstance(source, Translations)
-            if not 3 < source.size <= min(group.shape[1:]):                    # few are summed as fast without
-                return
-            squares = offer.counts["shifts.element"] / (channels + 4)          # of rows with rows
-            pairs = (2 if offer.respond == "mixed" else 1) * offer.images * float(inside(source)) ** 2
-            stay = squares / group.shape[2] ** 2 * (source.size - 1)           # pixels at the border, one by one
-            yield replace(
-                offer, counts={"running.square": squares * channels, "running.patch": pairs, "running.stay": stay},
-                error=rounding(source, call), why=f"{offer.why}, each from the one before it",
-            )
+        source = group.source
+        if not isinstance(source, Translations) or not 3 <= source.size <= min(group.shape[1:]):
+            return
+        pixels, covered = coverage(source)
+        images, passes = len(source.base), 1 if reduction.wants == "answers" else 2
+        yield cls(
+            respond=respond_of(group, reduction), sigma=call.sigma, estimators=len(group), images=images,
+            counts={
+                "running.square": passes * images * float(math.prod(covered)) * group.shape[0],
+                "running.patch": passes * images * float(math.prod(pixels)),
+            },
+            **cls.room(groups, call, settings, math.prod(group.shape)),
+            error=rounding(source, call), why="each patch distance from the one before it",
+            cut=cut_of(source.base, passes, settings, copies=inside(source)),
+        )
 
     def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:
         return _RunningShifts(self, groups, z, reduction, total)
@@ -56,4 +61,9 @@ def rounding(source: Translations, call: Call) -> float:
 
 
 class _RunningShifts(ShiftsRun):
-    running = True
+    def query(self) -> NamedTuple:
+        from fpmc.engine.simd import running
+
+        q = super().query()
+        self.posterior, self.weights = running.running_posterior, running.running_weights
+        return q

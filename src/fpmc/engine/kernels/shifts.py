@@ -61,20 +61,18 @@ def no_patches(batch: int, pixels: int, channels: int) -> Any:
 class ShiftsRun(FusedRun):
     """Pixel by pixel, under all displacements."""
 
-    running = False                                     # sums by what comes in and what goes out
-
     def query(self) -> NamedTuple:
         from fpmc.engine.simd import shifts
         from fpmc.engine.simd.vector import LANES
 
-        self.posterior = shifts.shifts_posterior
+        self.posterior, self.weights = shifts.shifts_posterior, shifts.shifts_weights
         source = self.groups[0].source
         assert isinstance(source, Translations)
         steep = 0.5 / (self.offer.sigma * UNIT) ** 2
         z = np.pad(self.asked.z, ((0, 0), (0, LANES)))  # vectors may reach beyond its end
         self.noisy = shifts.Query(z, steep, min(self.offer.cut / steep, float(shifts.BEYOND)))
         self.size = source.size
-        return shifts.Shifts(*source.shape, source.size, self.running)
+        return shifts.Shifts(*source.shape, source.size)
 
     def first(self, begin: int, end: int) -> State:
         sums = [no_patches(len(self.z), self.z[0, 0].numel(), self.z.shape[1]) for _ in range(self.offer.threads)]
@@ -110,7 +108,7 @@ class ShiftsRun(FusedRun):
 
                 def work(own: None, first: int, last: int, s: Any = stretch, to: tuple = (found, weights)) -> None:
                     images = s.blocks, s.log_weights, first, last
-                    shifts.shifts_weights(*images, self.noisy, patches, self.q, 1 / mass, counted, *to)
+                    self.weights(*images, self.noisy, patches, self.q, 1 / mass, counted, *to)
 
                 share(work, [None] * self.offer.threads, len(stretch.blocks))
                 here = slice(part.begin, part.end)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -16,6 +16,7 @@ from fpmc.engine.kernels.fused import Fused, FusedRun
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of
 from fpmc.engine.reduce import Reduction
 from fpmc.engine.settings import Call, Settings
+from fpmc.engine.state import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +43,10 @@ class Whole(Fused):
         return _Whole(self, groups, z, reduction, total)
 
 
-class Nothing(NamedTuple):
+class Query(NamedTuple):
     """q = 1 needs no telling."""
 
-    value: int = 1
+    reference: np.float32                               # of distances: what noise alone makes of one, d/2 nats
 
 
 class _Whole(FusedRun):
@@ -53,7 +54,16 @@ class _Whole(FusedRun):
         from fpmc.engine.simd import kernels
 
         self.posterior, self.respond = kernels.whole_posterior, kernels.whole_respond
-        return Nothing()
+        reference = np.float32(0.5 * self.z[0].numel() / self.asked.scale)
+        self.nats = float(reference) * float(self.asked.scale)
+        return Query(reference)
+
+    def _state(self, sums: Any, owner: Tensor) -> State:
+        state = super()._state(sums, owner)
+        return replace(state, top=state.top - self.nats)
+
+    def second(self, begin: int, end: int, state: State) -> Tensor:
+        return super().second(begin, end, replace(state, top=state.top + self.nats))
 
     def response(self) -> np.ndarray:
         return self.groups[0].r.dense().flatten().numpy()

@@ -14,7 +14,6 @@ from fpmc.engine.simd.lanes import (
     differences,
     everything,
     posterior,
-    squares,
     unpack,
     update,
 )
@@ -27,6 +26,7 @@ class Boxes(NamedTuple):
 
     height: int
     width: int
+    centre: bool                                        # without Σ z², which is large where the noise is
     scales: np.ndarray                                  # int64 (K, 6): where window 0 begins, size, stride, rows and
     around: np.ndarray                                  # columns of patches, first estimator; q outside, float32 (K,)
 
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
     """Sparse rows of q over `span` dimensions: pixels where q is shared by the channels, or all."""
 
     span: int
-    centre: bool                                        # without Σ q z², which is large where the noise is
+    centre: bool                                        # likewise
     leaves: bool                                        # images that are too far to count, before all places are read
     rows: NamedTuple                                    # `sparse.Sparse` or `mirrors.Mirrors`
 
@@ -47,7 +47,7 @@ def read_once(asked, sums):
 
 
 @njit(**KERNEL)
-def one_posterior(stretch, first, last, asked, sums):
+def one_posterior(stretch, first, last, asked, sums, q):
     """Posterior sums of q = 1 for one noisy image.
 
     Unpacking would cost more than it saves, and there is room in the cache for moments of every lane.
@@ -58,7 +58,7 @@ def one_posterior(stretch, first, last, asked, sums):
     top, mass, moment = sums.top[0, 0], sums.mass[0, 0], sums.moment[0]
     for j in range(first, last):
         block = stretch.blocks[j]
-        all_sum(asked.z[0], block, s)
+        all_sum(asked.z[0], block, q.reference, s)
         logit = load(stretch.log_weights, j) - splat(asked.scale) * load(s, 0)
         best = largest(logit)
         if best < top - asked.cut:
@@ -84,14 +84,14 @@ def one_posterior(stretch, first, last, asked, sums):
 def whole_posterior(stretch, first, last, asked, sums, q):
     """Posterior sums of the one estimator q = 1."""
     if len(asked.z) == 1:
-        one_posterior(stretch, first, last, asked, sums)
+        one_posterior(stretch, first, last, asked, sums, q)
         return
     x = np.empty(stretch.blocks.shape[1], np.float32)
     s = np.empty(LANES, np.float32)
     for j in range(first, last):
         unpack(stretch.blocks[j], x)
         for b in range(len(asked.z)):
-            all_sum(asked.z[b], x, s)
+            all_sum(asked.z[b], x, q.reference, s)
             prior = load(stretch.log_weights, j)
             sums.alive[b, j] = update(
                 s, prior, asked.scale, x, asked.cut, sums.ends, sums.slots, sums.top[b], sums.mass[b], sums.moment[b]
@@ -111,7 +111,7 @@ def whole_respond(stretch, first, last, asked, norm, q, r, wanted):
         for b in range(len(asked.z)):
             if norm.alive[b, j] == 0:
                 continue
-            all_sum(asked.z[b], x, s)
+            all_sum(asked.z[b], x, q.reference, s)
             posterior(s, load(stretch.log_weights, j), asked.scale, asked.cut, norm.top[b], norm.share[b], s)
             for k in range(len(r)):
                 store(mixed, k, splat(r[k]) * load(s, 0))
@@ -143,9 +143,9 @@ def boxes_posterior(stretch, first, last, asked, sums, q):
             unpack(stretch.blocks[j], x)
         for b in range(len(asked.z)):
             if once:
-                squares(asked.z[b], stretch.blocks[j], s)
+                differences(asked.z[b], stretch.blocks[j], s, q.centre)
             else:
-                squares(asked.z[b], x, s)
+                differences(asked.z[b], x, s, q.centre)
             whole = everything(s) if wide else splat(np.float32(0))
             held = -1
             for k in range(len(q.scales)):              # one size at a time, so that its distances stay in the cache
@@ -188,7 +188,7 @@ def boxes_respond(stretch, first, last, asked, norm, q, r, wanted):
         for b in range(len(asked.z)):
             if norm.alive[b, j] == 0:
                 continue
-            squares(asked.z[b], x, s)
+            differences(asked.z[b], x, s, q.centre)
             whole = everything(s) if wide else splat(np.float32(0))
             held = -1
             mixed[:] = np.float32(0)

@@ -208,9 +208,13 @@ def row_sums(s, rows, target, prior, scale, floor):
 
 
 @njit(**KERNEL)
-def all_sum(z, x, target):
-    """target[0] = Σ (z − x)² over all dimensions, by parts of 64 as above; x in bytes or unpacked."""
-    whole = splat(np.float32(0))
+def all_sum(z, x, reference, target):
+    """target[0] = Σ (z − x)² − reference over all dimensions, by parts of 64 as above; x in bytes or unpacked.
+
+    What rounding takes from the sum of the parts is added to the next one (Kahan), so that what is near the reference
+    keeps the digits in which images differ.
+    """
+    whole, lost = splat(-reference), splat(np.float32(0))
     for start in range(0, len(z), 64):
         a = splat(np.float32(0))
         b = splat(np.float32(0))
@@ -224,7 +228,10 @@ def all_sum(z, x, target):
         if p < stop:
             d = splat(z[p]) - load_pixels(x, p)
             a = a + d * d
-        whole = whole + (a + b)
+        part = (a + b) - lost
+        more = whole + part
+        lost = (more - whole) - part
+        whole = more
     store(target, 0, whole)
 
 

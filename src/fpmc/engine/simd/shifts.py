@@ -20,7 +20,6 @@ from numba import njit
 
 from fpmc.engine.simd.columns import any_less, load_at, power, store_at
 from fpmc.engine.simd.diagonals import INLINE, step
-from fpmc.engine.simd.running import Skew, meet_running, renew, skewed
 from fpmc.engine.simd.vector import KERNEL, LANES, entry, largest, load, splat, store, total
 
 FAR = np.float32(1e30)                                  # no patch is there
@@ -36,7 +35,6 @@ class Shifts(NamedTuple):
     height: int
     width: int
     size: int
-    running: bool                                       # sums by what comes in and what goes out
 
 
 class Query(NamedTuple):
@@ -68,7 +66,6 @@ class Room(NamedTuple):
     line: np.ndarray                                    # float32 (size·across,), s(i, i): for pixels that stay
     stay: np.ndarray                                    # float32 (2·across,), their distances, and room for sums
     sums: np.ndarray                                    # float32 (pixels·(1 + C)·LANES,), mass and moments in lanes
-    skew: Skew                                          # for sums that run, instead of ring, ahead and down
 
 
 @njit(**KERNEL)
@@ -82,17 +79,17 @@ def room(q):
     plane = q.width * across + 3 * LANES                # pages apart, planes would compete for the same lines of cache
     return Room(
         np.zeros(q.channels * q.height * across + 2 * LANES, np.float32)[LANES:], edge,
-        np.zeros(0 if q.running else q.size * plane, np.float32), np.zeros(plane, np.float32),
+        np.zeros(q.size * plane, np.float32), np.zeros(plane, np.float32),
         np.full(q.width * pitch, FAR, np.float32),
         np.zeros(q.size * across, np.float32), np.zeros(2 * across, np.float32),
-        np.zeros(q.height * q.width * (1 + q.channels) * LANES, np.float32), skewed(q, FAR),
+        np.zeros(q.height * q.width * (1 + q.channels) * LANES, np.float32),
     )
 
 
 @njit(**KERNEL)
-def finds(q, room):
+def finds(room):
     """Space for all that `meet` may find in a row: vectors of distances, and their places."""
-    most = len(room.skew.sums) if q.running else len(room.ahead)
+    most = len(room.ahead)
     return np.empty(most + LANES, np.float32), np.empty(most // LANES * 2 + 2, np.int64)
 
 
@@ -271,19 +268,12 @@ def image(offset, query, patches, b, q, room, found, places):
             inside, answers = u < rows, u >= (k if dy == 0 else 2 * k)
             at, start = (y - k) * width, (other - k) * across
             if width > 2 * k:
-                centre = start
-                if q.running:
-                    renew(z, y, other, u, inside, q, x, across, room.skew.sums)
-                else:
-                    step(z, y, other, u, inside, q, x, edge, ring, ahead, down)
-                    centre += k                         # places are where patches begin
+                step(z, y, other, u, inside, q, x, edge, ring, ahead, down)
                 if answers:
-                    if q.running:
-                        count = meet_running(limit, at, lag, room.skew, width, size, found, places)
-                    else:
-                        count = meet(limit, at, lag, down, width, size, found, places)
+                    count = meet(limit, at, lag, down, width, size, found, places)
                     improve(count, found, places, at, lag, scale, margin, near, best, limit, mass, moment, sums)
-                    weigh(count, found, places, at, lag, steep, near, x, centre, channel, channels, sums)
+                    # places are where patches begin
+                    weigh(count, found, places, at, lag, steep, near, x, start + k, channel, channels, sums)
             if inside:
                 straight(z, y, other, height, width, channels, x, edge, line, phase * across)
             else:
@@ -321,7 +311,7 @@ def shifts_posterior(blocks, log_weights, first, last, query, patches, q):
     """ELS: posterior sums over all images and all displacements a pixel may take (App. A.2.2); moment (B, d)."""
     own = room(q)
     across = len(own.edge)
-    found, places = finds(q, own)
+    found, places = finds(own)
     for j in range(first, last):
         for start in range(0, LANES, FLUSH):
             for b in range(len(query.z)):
@@ -342,7 +332,7 @@ def shifts_weights(blocks, log_weights, first, last, query, patches, q, share, c
     and its product with what the image shows, as moved. What has length 0 is not wanted.
     """
     own = room(q)
-    found, places = finds(q, own)
+    found, places = finds(own)
     for n in range(first * LANES, last * LANES):
         if log_weights[n] <= -BEYOND:
             continue

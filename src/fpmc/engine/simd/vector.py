@@ -172,13 +172,18 @@ _overload(operator.sub, _sub)
 _overload(operator.mul, _mul)
 
 
-@intrinsic
-def larger(context, a, b):
-    """The larger of two, lane by lane."""
-    def generate(context, builder, signature, args):
-        return builder.select(builder.fcmp_ordered(">", args[0], args[1], flags=_FLAGS), args[0], args[1])
+def _either(order: str):
+    @intrinsic
+    def choose(context, a, b):
+        def generate(context, builder, signature, args):
+            return builder.select(builder.fcmp_ordered(order, args[0], args[1], flags=_FLAGS), args[0], args[1])
 
-    return VECTOR(VECTOR, VECTOR), generate
+        return VECTOR(VECTOR, VECTOR), generate
+
+    return choose
+
+
+larger, smaller = _either(">"), _either("<")           # of two, lane by lane
 
 
 def _reduction(name: str, start: float | None):
