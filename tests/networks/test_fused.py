@@ -151,5 +151,6 @@ def test_bfloat16_learns_what_float32_learns() -> None:
 
     full, low = losses("float32"), losses("bfloat16")
     assert full != low
-    np.testing.assert_allclose(low, full, rtol=0.1)
+    np.testing.assert_allclose(low[:20], full[:20], rtol=0.01)         # later, rounding has grown with every step
+    np.testing.assert_allclose(np.mean(low[-10:]), np.mean(full[-10:]), rtol=0.1)
     assert np.mean(low[-10:]) < 0.8 * np.mean(low[:5])

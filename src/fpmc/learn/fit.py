@@ -290,7 +290,7 @@ def least_squares(a: np.ndarray, b: np.ndarray, *, free: bool = False) -> np.nda
     """
     scale = max(np.trace(a) / len(b), 1e-300)
     rows = _root(a / scale)
-    wanted = solve_triangular(rows, b / scale, trans="T")
+    wanted = solve_triangular(rows.T, b / scale, lower=True)
     if free:
         return nnls(rows, wanted, maxiter=MOST * len(b))[0]
     rows = np.vstack([rows - wanted[:, None], np.ones(len(b))])

@@ -98,5 +98,5 @@ def by_pixel(answers: Answers, weights: np.ndarray, ridges: Sequence[float], pix
         matrix = rows @ rows.T
         for number, strength in enumerate(strengths):
             mixed = least_squares(matrix + strength * np.eye(len(matrix)), strength * shares)
-            result[np.ix_([number], on, here)] = (mixed / count[on])[:, None]
+            result[number][np.ix_(np.flatnonzero(on), here)] = (mixed / count[on])[:, None]
     return result

@@ -94,12 +94,12 @@ def sensitivity_maps(
                 z = _draw(images, sigma, seed, -1 - one.count).to(device)      # other ones than above
                 one.add(_probe(_pullback(denoiser, z, sigma), z, spacing, chunk).cpu())
                 told()
-    means = {sigma: sum(one.mean for one in each).clamp(min=0) for sigma, each in sums.items()}
-    variances = {sigma: sum(one.variance for one in each) for sigma, each in sums.items()}
+    means = {sigma: torch.stack([one.mean for one in each]).sum(0).clamp_(min=0) for sigma, each in sums.items()}
+    errors = {sigma: torch.stack([one.variance for one in each]).sum(0).sqrt_() for sigma, each in sums.items()}
     return SensitivityMaps(
         means,
         {sigma: sum(one.count for one in each) for sigma, each in sums.items()},
-        {sigma: (variances[sigma].sqrt().sum() / means[sigma].sum()).item() for sigma in sums},
+        {sigma: (errors[sigma].sum() / means[sigma].sum()).item() for sigma in sums},
     )
 
 
