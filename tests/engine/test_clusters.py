@@ -150,4 +150,4 @@ def test_low_noise_is_planned_so_and_says_what_it_keeps() -> None:
     assert step.memory > 2000 * (3072 + 900 * 12)
     assert "sorted once, in about" in str(step)
     tight = denoiser.at(0.14).plan(Call(0.14), Settings(backend="numba", memory=1 << 24))
-    assert tight.steps[0].kernel != "clusters"
+    assert tight.steps[0].kernel == "running shifts"

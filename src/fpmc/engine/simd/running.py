@@ -164,8 +164,10 @@ def stay(d, i, first, start, q, query, near, best, limit, mass, moment, own):
 
 
 @njit(**KERNEL)
-def block(z, lag, q, query, near, best, limit, mass, moment, own):
-    """Take a block of images, under all their displacements, into the sums in lanes."""
+def block(b, lag, q, query, patches, own):
+    """Take a block of images, under all their displacements, into the sums in lanes of noisy image b."""
+    z, near, best, limit = query.z[b], patches.near[b], patches.best[b], patches.limit[b]
+    mass, moment = patches.mass[b], patches.moment[b]
     k, height, width, reach, far = q.size // 2, q.height, q.width, q.width - q.size, q.height - q.size
     for dy in range(-far, far + 1):
         # a row that moves has its whole patch inside the image, here and there; one that stays may be cut
@@ -194,10 +196,7 @@ def running_posterior(blocks, log_weights, first, last, query, patches, q):
         unpack(blocks[j], own.x)
         lag = load(log_weights, j) * splat(np.float32(-1 / query.scale))
         for b in range(len(query.z)):
-            block(
-                query.z[b], lag, q, query, patches.near[b], patches.best[b], patches.limit[b], patches.mass[b],
-                patches.moment[b], own,
-            )
+            block(b, lag, q, query, patches, own)
             empty(patches, b, q, own.sums)
             tighten(query, patches, b)
 
@@ -210,10 +209,7 @@ def running_weights(blocks, log_weights, first, last, query, patches, q, share, 
         unpack(blocks[j], own.x)
         lag = load(log_weights, j) * splat(np.float32(-1 / query.scale))
         for b in range(len(query.z)):
-            block(
-                query.z[b], lag, q, query, patches.near[b], patches.best[b], patches.limit[b], patches.mass[b],
-                patches.moment[b], own,
-            )
+            block(b, lag, q, query, patches, own)
             for lane in range(LANES):
                 whole = 0.0
                 for row in range(rows):
