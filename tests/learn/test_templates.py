@@ -143,6 +143,21 @@ def test_it_starts_as_the_baseline_and_ends_no_worse(method: str, images: ImageS
     assert error(level.result) < 0.95 * error(level.origin)
 
 
+def test_estimators_that_are_alike_answer_as_one(images: ImageSet, network: FPMC) -> None:
+    """Full masks: the error is that of all of them, and no r is looked for, since none would change anything."""
+    draft = begin(METHODS["whole image"](images).at(SIGMA), network, images)
+    everything = draft.problem(draft.check, np.ones((4, 64), bool))
+    for scale in (1.0, 0.7):
+        draft.q = draft.q * scale
+        assert draft.full_error() == pytest.approx(everything.errors(draft.estimators()).mean(), rel=1e-5)
+        before = draft.r.copy()
+        draft.mix()
+        np.testing.assert_array_equal(draft.r, before)
+        assert draft.error == draft.full_error()
+    draft.q[3, 5] = 2.0
+    assert not draft.alike
+
+
 def test_r_for_each_pixel_is_what_least_squares_says(images: ImageSet, network: FPMC) -> None:
     draft = begin(METHODS["lukoianov"](images).at(SIGMA), network, images, pool=24)
     answers = mixing.Answers.of(draft.tiled, draft.fit, draft.q, draft.r_classes)

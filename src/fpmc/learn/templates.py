@@ -82,6 +82,11 @@ class Draft:
     def dimension(self) -> int:
         return self.fit.z.shape[1]
 
+    @property
+    def alike(self) -> bool:
+        """All estimators have the same q, as where masks are full: one answers for all, and r changes nothing."""
+        return bool((self.q == self.q[0]).all())
+
     def estimators(self, q: np.ndarray | None = None) -> Estimators:
         return Estimators.of(self.q if q is None else q, self.r, self.dimension)
 
@@ -91,7 +96,8 @@ class Draft:
     def full_error(self) -> float:
         """On all of the held-out images."""
         everything = np.ones((len(self.check), self.dimension), bool)
-        return float(self.problem(self.check, everything).errors(self.estimators()).mean())
+        one = Estimators.of(self.q[:1], np.ones((1, self.r.shape[1])), self.dimension) if self.alike else None
+        return float(self.problem(self.check, everything).errors(one or self.estimators()).mean())
 
     def held_error(self, q: np.ndarray | None = None) -> float:
         """On blocks of them."""
@@ -116,6 +122,9 @@ class Draft:
 
         part: of the noisy images that are asked.
         """
+        if self.alike:
+            self.error = self.full_error()
+            return
         pools = (pool.first(max(1, round(part * len(pool)))) for pool in (self.fit, self.check))
         fit, check = (Answers.of(self.tiled, pool, self.q, self.r_classes) for pool in pools)
         shared = common(fit, self.r_classes.start())

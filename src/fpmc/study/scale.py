@@ -39,7 +39,7 @@ KINDS = ("xflip", "yflip", "translate", "rotate", "scale", "synthetic")
 _LAPTOP = Scale(
     name="laptop", seeds=256, expensive_seeds=64, batch=32, els_images=None, points=48, expensive_points=64, draws=2,
     tuning=TEMPLATES,
-    tuned=(3.26, 1.09, 0.585, 0.14), joint=None, retune=False,
+    tuned=None, joint=None, retune=False,
     synthetic=1000, held_out=512,
     kinds=KINDS, amounts=(0.2, 0.5, 1.0), augmented=(0.14, 1.09, 3.26),
     calibrated=("pspc_square", "ls", "pspc_flex"), calibration=16, every=2, fit=128,

@@ -61,6 +61,8 @@ def no_patches(batch: int, pixels: int, channels: int) -> Any:
 class ShiftsRun(FusedRun):
     """Pixel by pixel, under all displacements."""
 
+    left_out: Tensor | float = 0.0                      # of distances in the kernel, (B, pixels): all patches share it
+
     def query(self) -> NamedTuple:
         from fpmc.engine.simd import shifts
         from fpmc.engine.simd.vector import LANES
@@ -87,13 +89,14 @@ class ShiftsRun(FusedRun):
     def _sums(self, patches: Any) -> State:
         near, mass, moment = (torch.from_numpy(each).double() for each in (patches.near, patches.mass, patches.moment))
         owner = torch.arange(near.shape[1]).repeat_interleave(self.z.shape[1])
-        return State(torch.where(mass > 0, -self.noisy.scale * near, -torch.inf), mass, moment / UNIT, owner)
+        top = -self.noisy.scale * (near + self.left_out)
+        return State(torch.where(mass > 0, top, -torch.inf), mass, moment / UNIT, owner)
 
     def second(self, begin: int, end: int, state: State) -> Tensor:
         from fpmc.engine.simd import shifts
 
         shares, batch, pixels = self.reduction.wants == "shares", len(self.z), self.z[0, 0].numel()
-        near, mass = (-state.top / self.noisy.scale).float().numpy(), state.mass.numpy()
+        near, mass = (-state.top / self.noisy.scale - self.left_out).float().numpy(), state.mass.numpy()
         limit = np.minimum(near + self.noisy.margin - np.log(mass) / self.noisy.scale, shifts.BEYOND)
         never = np.full_like(near, -shifts.BEYOND)      # nothing is nearer than what the first pass has found
         unused = np.zeros((batch, self.z[0].numel()))

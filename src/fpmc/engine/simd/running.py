@@ -1,9 +1,11 @@
 """Translated sources where noise is strong (ELS; App. A.2.2): each patch distance from the one before it.
 
-Images are in the vector lanes. For rows that are dy apart, `down` has for every pixel i of a row of z and every dx the
-squared differences summed over the rows of a patch: one row further, those of the new row are added and those of the
-last one taken away. Along the columns it goes the same way, all dx one after the other, so that what a pixel sums up
-stays in registers meanwhile. What is taken away leaves its rounding behind, which only the noise makes small.
+Images are in the vector lanes. Σ (z − x)² is Σ z², the same for all patches that a pixel is compared with, and
+Σ x(x − 2z). So distances here are less Σ z² (`Query` is of them, and so are `Patches`), and a pair of pixels costs two
+multiplications for each channel. For rows that are dy apart, `down` has for every pixel i of a row of z and every dx
+that sum over the rows of a patch: one row further, those of the new row are added and those of the last one taken away,
+for four pixels of z at a time. Along the columns it goes the same way, all dx one after the other. What is taken away
+leaves its rounding behind, which only the noise makes small.
 """
 
 from __future__ import annotations
@@ -19,66 +21,142 @@ from fpmc.engine.simd.lanes import unpack
 from fpmc.engine.simd.shifts import BEYOND, LOG2E, empty, nearer, tighten
 from fpmc.engine.simd.vector import KERNEL, LANES, entry, largest, load, smaller, splat, store
 
+AT_ONCE = 4                                             # pixels of a row of z
+SPARE = AT_ONCE - 1                                     # dx on either side that they compute without need
+
 
 class Room(NamedTuple):
     """To work in, for one block of images; rows of `LANES`."""
 
     x: np.ndarray                                       # float32 (d rows,), u − 127.5
+    change: np.ndarray                                  # float32 (W rows,), Σ x² that comes less that which goes
     down: np.ndarray                                    # float32 (W·pitch rows,), pitch: all dx
     along: np.ndarray                                   # float32 (pitch rows,), over all columns of a patch
+    found: np.ndarray                                   # int64 (pitch,): which dx are within the limit in some image
     sums: np.ndarray                                    # float32 (pixels·(1 + C) rows,), mass and moments
+
+
+@njit(**KERNEL)
+def pitch_of(q):
+    """How many dx a pixel of z has in `down`; 0 is in the middle."""
+    return 2 * (q.width - q.size + SPARE) + 1
 
 
 @njit(**KERNEL)
 def room(q):
     """Empty."""
-    pixels, pitch = q.height * q.width, 2 * (q.width - q.size) + 1
+    pixels, pitch = q.height * q.width, pitch_of(q)
     return Room(
-        aligned(q.channels * pixels * LANES), aligned(q.width * pitch * LANES), aligned(pitch * LANES),
-        aligned(pixels * (1 + q.channels) * LANES),
+        aligned(q.channels * pixels * LANES), aligned(q.width * LANES), aligned(q.width * pitch * LANES),
+        aligned(pitch * LANES), np.zeros(pitch, np.int64), aligned(pixels * (1 + q.channels) * LANES),
     )
+
+
+@njit(**INLINE)
+def change(other, comes, goes, q, own):
+    """Σ x² over the channels of row `other` of the images, if it `comes`, less that of the row which `goes`."""
+    pixels, there, last = q.height * q.width, other * q.width, q.size * q.width
+    for j in range(q.width):
+        a = splat(np.float32(0))
+        for c in range(0, q.channels * pixels, pixels):
+            if comes:
+                x = load(own.x, there + j + c)
+                a = a + x * x
+            if goes:
+                x = load(own.x, there + j + c - last)
+                a = a - x * x
+        store(own.change, j, a)
+
+
+@njit(**INLINE)
+def both(z, new, old, i, low, high, there, before, at, step, q, own, fresh):
+    """down += x·(−2z) of a row that comes, less that of a row that goes, for four pixels i of z and columns low … high.
+
+    fresh: the change of x² is added, too.
+    """
+    x, down, two = own.x, own.down, np.float32(-2)
+    j1, j2, j3 = min(i + 1, q.width - 1) - i, min(i + 2, q.width - 1) - i, min(i + 3, q.width - 1) - i
+    a, b = splat(two * entry(z, new)), splat(two * entry(z, new + j1))
+    c, d = splat(two * entry(z, new + j2)), splat(two * entry(z, new + j3))
+    e, f = splat(two * entry(z, old)), splat(two * entry(z, old + j1))
+    g, h = splat(two * entry(z, old + j2)), splat(two * entry(z, old + j3))
+    at1, at2, at3 = at + j1 * step, at + j2 * step, at + j3 * step
+    for j in range(low, high):
+        comes, goes = load(x, there + j), load(x, before + j)
+        s0, s1, s2, s3 = load(down, at + j), load(down, at1 + j), load(down, at2 + j), load(down, at3 + j)
+        if fresh:
+            more = load(own.change, j)
+            s0, s1, s2, s3 = s0 + more, s1 + more, s2 + more, s3 + more
+        store(down, at + j, (s0 + a * comes) - e * goes)
+        store(down, at1 + j, (s1 + b * comes) - f * goes)
+        store(down, at2 + j, (s2 + c * comes) - g * goes)
+        store(down, at3 + j, (s3 + d * comes) - h * goes)
+
+
+@njit(**INLINE)
+def colours(z, new, old, i, low, high, there, before, at, step, q, own):
+    """`both` of three channels at once, for two pixels: half as much to read and write."""
+    x, down, two, pixels = own.x, own.down, np.float32(-2), q.height * q.width
+    n = min(i + 1, q.width - 1) - i
+    a, b, c = splat(two * entry(z, new)), splat(two * entry(z, new + pixels)), splat(two * entry(z, new + 2 * pixels))
+    d, e, f = splat(two * entry(z, old)), splat(two * entry(z, old + pixels)), splat(two * entry(z, old + 2 * pixels))
+    new, old, on = new + n, old + n, at + n * step
+    g, h, k = splat(two * entry(z, new)), splat(two * entry(z, new + pixels)), splat(two * entry(z, new + 2 * pixels))
+    o, p, r = splat(two * entry(z, old)), splat(two * entry(z, old + pixels)), splat(two * entry(z, old + 2 * pixels))
+    for j in range(low, high):
+        more = load(own.change, j)
+        s, t = load(down, at + j) + more, load(down, on + j) + more
+        v = load(x, there + j)
+        s, t = s + a * v, t + g * v
+        v = load(x, there + pixels + j)
+        s, t = s + b * v, t + h * v
+        v = load(x, there + 2 * pixels + j)
+        s, t = s + c * v, t + k * v
+        v = load(x, before + j)
+        s, t = s - d * v, t - o * v
+        v = load(x, before + pixels + j)
+        s, t = s - e * v, t - p * v
+        v = load(x, before + 2 * pixels + j)
+        store(down, at + j, s - f * v)
+        store(down, on + j, t - r * v)
 
 
 @njit(**KERNEL)
 def renew(z, y, other, u, comes, q, own):
-    """Number u: add the squares of row y of z and row `other` of the images if it `comes`, take away the last row's."""
-    width, pixels, reach = q.width, q.height * q.width, q.width - q.size
-    goes, here, there, last = u >= q.size, y * width, other * width, q.size * width
-    x, down = own.x, own.down
-    for i in range(width):
-        at, first, stop = i * (2 * reach + 1) + reach, max(-reach, -i), min(reach, width - 1 - i) + 1
+    """Number u: add what row y of z and row `other` of the images make, if it `comes`, take away the last row's."""
+    width, pixels, reach, pitch = q.width, q.height * q.width, q.width - q.size, pitch_of(q)
+    goes, last = u >= q.size, q.size * q.width
+    change(other, comes, goes, q, own)
+    for i in range(0, width, AT_ONCE):
+        end = min(i + AT_ONCE, width)
+        low, high = max(0, i - reach), min(width, end + reach)
+        at = i * pitch + reach + SPARE - i              # of (i, column 0)
         if comes and goes and q.channels == 3:
-            new, old = here + i, here + i - last
-            r, g, b = splat(entry(z, new)), splat(entry(z, new + pixels)), splat(entry(z, new + 2 * pixels))
-            e, f, h = splat(entry(z, old)), splat(entry(z, old + pixels)), splat(entry(z, old + 2 * pixels))
-            for dx in range(first, stop):
-                p = there + i + dx
-                s = load(down, at + dx)
-                d = r - load(x, p)
-                s = s + d * d
-                d = g - load(x, p + pixels)
-                s = s + d * d
-                d = b - load(x, p + 2 * pixels)
-                s = s + d * d
-                d = e - load(x, p - last)
-                s = s - d * d
-                d = f - load(x, p - last + pixels)
-                s = s - d * d
-                d = h - load(x, p - last + 2 * pixels)
-                store(down, at + dx, s - d * d)
+            here, there = y * width + i, other * width
+            colours(z, here, here - last, i, low, high, there, there - last, at, pitch - 1, q, own)
+            if i + 2 < width:
+                here, at = here + 2, at + 2 * (pitch - 1)
+                colours(z, here, here - last, i + 2, low, high, there, there - last, at, pitch - 1, q, own)
             continue
-        for dx in range(first, stop):
-            s = splat(np.float32(0))
-            if u > 0:
-                s = load(down, at + dx)
-            for c in range(0, q.channels * pixels, pixels):
-                if comes:
-                    d = splat(entry(z, here + i + c)) - load(x, there + i + dx + c)
-                    s = s + d * d
-                if goes:
-                    d = splat(entry(z, here + i + c - last)) - load(x, there + i + dx + c - last)
-                    s = s - d * d
-            store(down, at + dx, s)
+        for c in range(q.channels):
+            here, there = c * pixels + y * width + i, c * pixels + other * width
+            if comes and goes:
+                if c == 0:
+                    both(z, here, here - last, i, low, high, there, there - last, at, pitch - 1, q, own, True)
+                else:
+                    both(z, here, here - last, i, low, high, there, there - last, at, pitch - 1, q, own, False)
+                continue
+            row, facing, sign = (here, there, -2) if comes else (here - last, there - last, 2)
+            for n in range(end - i):
+                factor = splat(np.float32(sign) * entry(z, row + n))
+                place = at + n * (pitch - 1)
+                for j in range(low, high):
+                    s = splat(np.float32(0))
+                    if u > 0 or c > 0:
+                        s = load(own.down, place + j)
+                    if c == 0:
+                        s = s + load(own.change, j)
+                    store(own.down, place + j, s + factor * load(own.x, facing + j))
 
 
 @njit(**INLINE)
@@ -88,9 +166,13 @@ def add(sums, row, value):
 
 
 @njit(**INLINE)
-def move(down, i, low, stop, k, pitch, along):
-    """Distances of pixel i of a row under all dx, numbers `low` to below `stop`, in `along`; the least in each lane."""
-    least, this = splat(np.float32(BEYOND)), i * pitch
+def move(down, i, low, stop, k, pitch, within, along, found):
+    """Distances of pixel i of a row under all dx, numbers `low` to below `stop`, in `along`.
+
+    The least in each lane, and how many are `within` a limit in some lane, which is written down without a branch:
+    it could not be predicted.
+    """
+    least, this, count = splat(np.float32(BEYOND)), i * pitch, 0
     fresh = stop if i == k else low + 1                 # from here on, a patch is one pixel further than one before
     for v in range(low, fresh):
         d = load(down, this - k * pitch + v)
@@ -98,33 +180,36 @@ def move(down, i, low, stop, k, pitch, along):
             d = d + load(down, this + e * pitch + v)
         store(along, v, d)
         least = smaller(least, d)
+        found[count] = v
+        count += any_less(d, within)
     comes, goes = this + k * pitch, this - (k + 1) * pitch
     for v in range(fresh, stop):
         d = load(along, v) + (load(down, comes + v) - load(down, goes + v))
         store(along, v, d)
         least = smaller(least, d)
-    return least
+        found[count] = v
+        count += any_less(d, within)
+    return least, count
 
 
 @njit(**INLINE)
-def weigh(along, low, stop, close, within, steep, x, start, pixels, sums, row, channels):
-    """Take distances of a pixel within its limit into its sums; they are to patches around `start` of x, and on."""
+def weigh(along, found, count, close, steep, x, start, pixels, sums, row, channels):
+    """Take the distances that were found for a pixel into its sums; number v is to a patch around start + v of x."""
     m, r, g, b = load(sums, row), load(sums, row + 1), splat(np.float32(0)), splat(np.float32(0))
     if channels == 3:
         g, b = load(sums, row + 2), load(sums, row + 3)
     close, steep = close * splat(steep), splat(steep)
-    for v in range(low, stop):
-        d = load(along, v)
-        if any_less(d, within):
-            w, place = power(close - steep * d), start + v - low
-            m = m + w
-            r = r + w * load(x, place)
-            if channels == 3:
-                g = g + w * load(x, place + pixels)
-                b = b + w * load(x, place + 2 * pixels)
-            else:
-                for c in range(1, channels):
-                    add(sums, row + 1 + c, w * load(x, place + c * pixels))
+    for n in range(count):
+        v = entry(found, n)
+        w, place = power(close - steep * load(along, v)), start + v
+        m = m + w
+        r = r + w * load(x, place)
+        if channels == 3:
+            g = g + w * load(x, place + pixels)
+            b = b + w * load(x, place + 2 * pixels)
+        else:
+            for c in range(1, channels):
+                add(sums, row + 1 + c, w * load(x, place + c * pixels))
     store(sums, row, m)
     store(sums, row + 1, r)
     if channels == 3:
@@ -135,18 +220,19 @@ def weigh(along, low, stop, close, within, steep, x, start, pixels, sums, row, c
 @njit(**KERNEL)
 def slide(first, start, lag, q, query, near, best, limit, mass, moment, own):
     """The pixels of a row that move along it: number `first` is its first one, row `start` of x what it faces."""
-    k, width, channels, reach = q.size // 2, q.width, q.channels, q.width - q.size
+    k, width, channels, pitch = q.size // 2, q.width, q.channels, pitch_of(q)
     for i in range(k, width - k):
-        at, low, stop = first + i, k - i + reach, width - k - i + reach
-        least = move(own.down, i, low, stop, k, 2 * reach + 1, own.along) + lag
-        if any_less(least, splat(entry(limit, at))):
+        at, low, stop = first + i, k - i + pitch // 2, width - k - i + pitch // 2
+        within = splat(entry(limit, at)) - lag
+        least, count = move(own.down, i, low, stop, k, pitch, within, own.along, own.found)
+        if count > 0:
+            least = least + lag
             if any_less(least, splat(entry(best, at))):
                 found = -largest(splat(np.float32(0)) - least)
                 nearer(found, at, query.scale, query.margin, near, best, limit, mass, moment, own.sums)
             weigh(
-                own.along, low, stop, splat(entry(near, at)) - lag, splat(entry(limit, at)) - lag,
-                np.float32(query.scale * LOG2E), own.x, start + k, q.height * width, own.sums, at * (1 + channels),
-                channels,
+                own.along, own.found, count, splat(entry(near, at)) - lag, np.float32(query.scale * LOG2E), own.x,
+                start + k - low, q.height * width, own.sums, at * (1 + channels), channels,
             )
 
 
@@ -168,7 +254,7 @@ def block(b, lag, q, query, patches, own):
     """Take a block of images, under all their displacements, into the sums in lanes of noisy image b."""
     z, near, best, limit = query.z[b], patches.near[b], patches.best[b], patches.limit[b]
     mass, moment = patches.mass[b], patches.moment[b]
-    k, height, width, reach, far = q.size // 2, q.height, q.width, q.width - q.size, q.height - q.size
+    k, height, width, pitch, far = q.size // 2, q.height, q.width, pitch_of(q), q.height - q.size
     for dy in range(-far, far + 1):
         # a row that moves has its whole patch inside the image, here and there; one that stays may be cut
         begin, rows = max(0, -dy), height - abs(dy)
@@ -182,7 +268,7 @@ def block(b, lag, q, query, patches, own):
             for end in range(2):                        # from both ends, so nothing is subtracted
                 d = lag
                 for e in range(2 * k):
-                    d = d + load(own.down, (width - 1 - e if end else e) * (2 * reach + 1) + reach)
+                    d = d + load(own.down, (width - 1 - e if end else e) * pitch + pitch // 2)
                     if e >= k:
                         i = width - 1 - e + k if end else e - k
                         stay(d, i, first, start, q, query, near, best, limit, mass, moment, own)
