@@ -22,6 +22,7 @@ from fpmc.methods.wiener import wiener_matrix
 
 NEAR = 3                                                # displacements up to here have a class each
 RINGS = (0, 1, 2, 3, 5, 8, 12, 1 << 15)                 # the last distance of each ring
+BLOCK = 4                                               # pixels a side that share an estimator of the whole image
 BINS = (0.01, 0.02, 0.04, 0.07, 0.12, 0.2, 0.35, 0.55, 0.8)    # of a Wiener row, relative to its maximum
 
 
@@ -39,7 +40,11 @@ class Places:
 
     @classmethod
     def of(cls, collection: Collection) -> Places:
-        """The places of a collection's estimators; one that sees the whole image is taken as one for each pixel."""
+        """The places of a collection's estimators; one that sees the whole image is taken as one for each small block.
+
+        Where noise is so strong that all is seen, neighbours listen alike, and one for each pixel would cost 16 times
+        as much.
+        """
         (group, *others), (channels, height, width) = collection.groups, collection.shape
         if others or not isinstance(group.source, Source):
             kinds = ", ".join(type(each.source).__name__ for each in collection.groups)
@@ -53,12 +58,16 @@ class Places:
                 raise InputError(
                     f"templates start from binary {name}, this one goes up to {values.max():g}; use recipe='paper'"
                 )
-        if len(q) == 1 and bool((q == 1).all()):        # the same denoiser, written with an estimator for each pixel
-            q = q.expand(height * width, -1, -1, -1)
-            r = torch.eye(height * width).view(-1, 1, height, width)
         number = np.arange(len(q))
         channel = np.full(len(q), -1)
-        if isinstance(group.q, Squares) and len(group.q) == len(q):
+        if len(q) == 1 and bool((q == 1).all()):        # the same denoiser, written with an estimator for each block
+            down, across = (np.arange(size) // BLOCK for size in (height, width))
+            block = torch.from_numpy(down[:, None] * (across[-1] + 1) + across)
+            r = (block == torch.arange(block.max() + 1)[:, None, None]).float()[:, None]
+            q, channel = q.expand(len(r), -1, -1, -1), np.full(len(r), -1)
+            y, x = (np.minimum(np.arange(each[-1] + 1) * BLOCK + BLOCK // 2, each.size - 1) for each in (down, across))
+            y, x = np.repeat(y, len(x)), np.tile(x, len(y))
+        elif isinstance(group.q, Squares) and len(group.q) == len(q):
             rows, columns = (group.q.starts(size).numpy() + group.q.size // 2 for size in (height, width))
             y, x = np.repeat(rows, len(columns)), np.tile(columns, len(rows))
         elif len(q) in (height * width, channels * height * width):
