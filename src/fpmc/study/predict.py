@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from fpmc.core.response import Response, Responses, SameAsQ, one_hot
 from fpmc.engine import Call, cost
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
+from fpmc.learn.places import BLOCK
 from fpmc.methods.multiscale import multiscale
 from fpmc.methods.schedules import resolve
 from fpmc.methods.table1 import nearest
@@ -36,9 +38,12 @@ from fpmc.study.methods import MOVED, MULTISCALE, NETWORKS, Method
 PLANNED = ("optimal", "ls", "els", "pspc_square")       # their plan needs no covariance and no network
 TIMED = ("network", "reference", "gradient")            # evaluations of networks, and of one's gradient
 BATCH = 8                                               # noisy images that are planned and timed together
-PASSES = {"q": 2.0, "r": 1.4, "qr": 6.0}                # of templates over the source, by what is learned, as measured
-WINDOW = 49                                             # entries that templates have beside those of q
+PASSES = {"q": 4.2, "r": 2.9, "qr": 6.7}                # of templates over the source, by what is learned, as measured
+ALIKE = 0.25                                            # of that, where all estimators begin alike
+WINDOW = 50                                             # entries that templates ask for beside those of q
+GROWN = (3, 100)                                        # q that is learned has so many times its entries, and so many
 MOMENT = 0.1                                            # seconds that a measurement takes at least
+_planned: WeakKeyDictionary[Lab, dict[tuple[str, float], dict[str, float]]] = WeakKeyDictionary()    # `per_image`
 
 
 def samples(lab: Lab, method: Method, seeds: int) -> Work:
@@ -77,9 +82,10 @@ def groups(lab: Lab, sigma: float, count: int, moved: bool) -> Work:
 
 def tuning(lab: Lab, method: Method, sigma: float) -> Work:
     """Steps and validations of one level: sums over the support where zeros stay 0, or matrix products."""
-    settings, like = lab.scale.tuning, _alike(lab, method, sigma)
+    settings = lab.scale.tuning
     if settings.recipe == "templates":
-        return _templates(lab, method, like)
+        return _templates(lab, method, _alike(lab, replace(method, soft=""), sigma))
+    like = _alike(lab, method, sigma)
     images, judged = (min(each or len(lab.images), len(lab.images))
                       for each in (settings.monte_carlo, settings.validation_source))
     (group,) = like.groups
@@ -94,39 +100,48 @@ def tuning(lab: Lab, method: Method, sigma: float) -> Work:
 
 def _templates(lab: Lab, method: Method, like: Collection) -> Work:
     """R twice and Q in between: some passes over the source for each noisy image, with windows of q and r."""
-    settings, pixels = lab.scale.tuning, lab.side**2
+    settings, (group, *_) = lab.scale.tuning, like.groups
     asked = settings.pool + settings.validation
-    rows = len(like.groups[0]) if len(like.groups[0]) > 1 else pixels
-    entries = PASSES[method.soft] * like.groups[0].q.entries * rows / len(like.groups[0])
-    amounts = {"tile.entry": entries * len(lab.images) * asked, "network": float(asked)}
+    whole = len(group) == 1                             # learned as one for each block
+    rows = math.ceil(lab.side / BLOCK) ** 2 if whole else len(group)
+    entries = rows * (group.q.entries / len(group) + WINDOW * group.q.channels)
+    passes = PASSES[method.soft] * (ALIKE if whole else 1)
+    amounts = {"tile.entry": passes * entries * len(lab.images) * asked, "network": float(asked)}
     return Work(amounts, 4.0 * len(lab.images) * (lab.dimension + torch.get_num_threads() * min(rows, 1024)))
 
 
 def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:
     """Operations of one denoiser call by kind, as `cost` has them, or evaluations of a network."""
-    method = replace(method, schedule="")               # a calibrated one is not known yet
     if method.preset in NETWORKS:
         return {method.preset: 1.0}
     if method.preset == "wiener":
         return {"product64": 2.0 * lab.dimension**2}
+    known, more = _planned.setdefault(lab, {}), 1.0
+    if method.preset != "multiscale":
+        more += method.amount if method.augment else 0
+        method = replace(method, augment=None)
+    method = replace(method, schedule="", target=None)  # a calibrated schedule is not known yet
+    key = (method.slug, sigma)
+    if key not in known:
+        known[key] = {}
+        for step in _collection(lab, method, sigma).plan(Call(sigma, BATCH)).steps:
+            _add(known[key], step.counts, 1.0)
+    return {kind: more * amount for kind, amount in known[key].items()}
+
+
+def _collection(lab: Lab, method: Method, sigma: float) -> Collection:
+    """The collection of a method, or one that costs as much."""
     if method.preset == "multiscale":
         moved = method.augment == "moved"
         squares = lab.recall(
             ("plans of squares", moved), lambda: multiscale(lab.images, gaussian=False, moved=moved)
         )
-        collection, more = squares.at(sigma), 1.0
-    else:
-        more = 1 + (method.amount if method.augment else 0)
-        if method.preset in PLANNED and not method.soft:
-            denoiser = build(lab, method, {})
-            assert isinstance(denoiser, FPMC)
-            collection = denoiser.at(sigma)
-        else:
-            collection = _alike(lab, method, sigma)
-    amounts: dict[str, float] = {}
-    for step in collection.plan(Call(sigma, BATCH)).steps:
-        _add(amounts, step.counts, more)
-    return amounts
+        return squares.at(sigma)
+    if method.preset in PLANNED and not method.soft:
+        denoiser = build(lab, method, {})
+        assert isinstance(denoiser, FPMC)
+        return denoiser.at(sigma)
+    return _alike(lab, method, sigma)
 
 
 def _add(amounts: dict[str, float], others: Mapping[str, float], times: float) -> None:
@@ -135,14 +150,23 @@ def _add(amounts: dict[str, float], others: Mapping[str, float], times: float) -
 
 
 def _alike(lab: Lab, method: Method, sigma: float) -> Collection:
-    """A collection that costs as much: masks and soft precisions are about as large as PSPC-Square's patches."""
+    """A collection that costs as much.
+
+    PSPC-Flex has its masks if there are maps; other masks are about as large as PSPC-Square's patches. Soft precisions
+    are squares of as many entries.
+    """
+    binary = replace(method, soft="", augment=None)
     sizes = _sizes(lab.dataset, lab.images.shape)
     patch = int(sizes[nearest(sizes, sigma)])
-    soft = method.soft if patch < lab.side else ""
-    templates = lab.scale.tuning.recipe == "templates"
-    if "q" in soft and templates:
-        patch = min(lab.side, math.isqrt(patch**2 + WINDOW))
-    sparse = templates or lab.scale.tuning.floor_q == 0
+    if method.preset == "pspc_flex" and lab.maps is not None:
+        denoiser = build(lab, binary, {})
+        assert isinstance(denoiser, FPMC)
+        masks = denoiser.at(sigma)
+        if not method.soft or len(masks.groups[0]) == 1:
+            return masks
+        patch = math.isqrt(round(masks.groups[0].q.entries / len(masks.groups[0])))
+    soft, tuning = method.soft if patch < lab.side else "", lab.scale.tuning
+    sparse = tuning.recipe == "templates" or tuning.floor_q == 0               # q and r have zeros when learned
     return _masks(lab.images, patch, method.preset == "lukoianov", soft, sparse)
 
 
@@ -152,12 +176,22 @@ def _masks(images: ImageSet, patch: int, per_channel: bool, soft: str, sparse: b
     if patch >= min(height, width) and not per_channel:
         q: Precision = Full(height, width)
         return Collection(q, SameAsQ(q), images)
-    dense = Squares(patch - patch % 2 + 1, height, width).dense() > 0
-    values: Tensor = dense.repeat(channels, channels, 1, 1) if per_channel else dense
+
+    def squares(size: int) -> Tensor:
+        dense = Squares(min(size, height, width) // 2 * 2 + 1, height, width).dense() > 0
+        return dense.repeat(channels, channels, 1, 1) if per_channel else dense
+
+    values: Tensor = squares(patch)
     if "q" in soft:
-        values = values * 0.9 if sparse else values * 0.9 + 1e-3
+        times, more = GROWN
+        values = squares(math.isqrt(times * patch**2 + more)) * 0.9 + (0 if sparse else 1e-3)
     q = Precisions(values)
-    r: Response = one_hot(*images.shape) if per_channel else Responses(values * 0.8) if "r" in soft else SameAsQ(q)
+    if per_channel:
+        r: Response = one_hot(*images.shape)
+    elif soft:
+        r = Responses(squares(patch) * (0.8 if "r" in soft else 1.0))
+    else:
+        r = SameAsQ(q)
     return Collection(q, r, images)
 
 
