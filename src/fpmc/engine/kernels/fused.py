@@ -81,6 +81,10 @@ class FusedRun(Run):
         """q as the kernel takes it."""
         raise NotImplementedError
 
+    def query_of(self, part: Lanes, first: bool) -> NamedTuple:
+        """q for some images at the first pass or at the second, with what a kernel keeps in between."""
+        return self.q
+
     def response(self) -> Any:
         """r as the kernel takes it."""
         raise NotImplementedError
@@ -100,10 +104,11 @@ class FusedRun(Run):
         with self._stretches(begin, end) as every:
             for part in every:
                 alive.append(np.zeros((batch, len(part.stretch.blocks)), np.uint32))
-                self.alive[part.first + part.begin] = alive[-1]
+                self.alive[part.first + part.begin], q = alive[-1], self.query_of(part, True)
 
-                def work(own: Any, first: int, last: int, part: Lanes = part, seen: np.ndarray = alive[-1]) -> None:
-                    self.posterior(part.stretch, first, last, self.asked, own._replace(alive=seen), self.q)
+                def work(own: Any, first: int, last: int, how: tuple = (part, alive[-1], q)) -> None:
+                    part, seen, q = how
+                    self.posterior(part.stretch, first, last, self.asked, own._replace(alive=seen), q)
 
                 share(work, sums, len(part.stretch.blocks))
         owner = torch.from_numpy(np.repeat(np.arange(length), np.diff(self.ends)))
@@ -135,10 +140,12 @@ class FusedRun(Run):
                 size = blocks * self.width() * lanes.LANES if wants == "weights" else 0
                 weights = np.zeros((batch, size), np.float32)
 
-                def work(own: np.ndarray, first: int, last: int, how: tuple = (part, norm, shares, weights)) -> None:
-                    part, norm, *kept = how
+                q = self.query_of(part, False)
+
+                def work(own: np.ndarray, first: int, last: int, how: tuple = (part, norm, q, shares, weights)) -> None:
+                    part, norm, q, *kept = how
                     wanted = lanes.Wanted(own if wants == "answers" else none, counted, *kept)
-                    self.respond(part.stretch, first, last, self.asked, norm, self.q, r, wanted)
+                    self.respond(part.stretch, first, last, self.asked, norm, q, r, wanted)
 
                 share(work, answers, blocks)
                 if wants == "shares":

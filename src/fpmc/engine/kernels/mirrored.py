@@ -18,7 +18,7 @@ from fpmc.core.sources import Discrete
 from fpmc.engine.kernels.folding import build, pixelwise, split, ways
 from fpmc.engine.kernels.fused import Fused
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of
-from fpmc.engine.kernels.rows import RowsRun, centred_at, mixing, nats, sums
+from fpmc.engine.kernels.rows import NOT_KEPT, RowsRun, centred_at, mixing, nats, sums
 from fpmc.engine.reduce import Reduction
 from fpmc.engine.settings import Call, Settings
 from fpmc.engine.simd.sparse import FOUR
@@ -84,4 +84,4 @@ class _Mirrored(RowsRun):
         assert isinstance(self.offer, Mirrored)
         self.posterior, self.respond = kernels.rows_posterior, kernels.rows_respond
         q = self.groups[0].q
-        return kernels.Rows(len(q), centred_at(self.offer.sigma), False, build(q, self.offer.diagonal))
+        return kernels.Rows(len(q), centred_at(self.offer.sigma), False, build(q, self.offer.diagonal), NOT_KEPT)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from fpmc.core.sources import Discrete
 from fpmc.engine import cost
 from fpmc.engine.kernels import folding
 from fpmc.engine.kernels.fused import Fused, FusedRun
+from fpmc.engine.kernels.layout import Lanes
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of
 from fpmc.engine.reduce import Reduction
 from fpmc.engine.settings import Call, Settings
@@ -29,6 +31,8 @@ _rows: WeakKeyDictionary[Precision, tuple[bool, Sparse]] = WeakKeyDictionary()  
 _tails: WeakKeyDictionary[Precision, tuple[float, float]] = WeakKeyDictionary()     # see `weight_and_tail`
 _columns: WeakKeyDictionary[Response, Sparse] = WeakKeyDictionary()
 
+LANES = 16                                              # `simd.vector.LANES`, which takes a second to import
+NOT_KEPT = np.empty((0, 0, 0), np.float32)
 SMALL = 1e-3                                            # of the largest entry of a row: what is below is its tail
 
 
@@ -38,6 +42,7 @@ class SparseRows(Fused):
 
     kernel = "rows"
     short: bool                                         # by what rows lack, or as differences
+    keeps: bool = False                                 # distances from the first pass for the second
 
     @property
     def centred(self) -> bool:
@@ -61,7 +66,8 @@ class SparseRows(Fused):
             counts["fused.estimator"] += passes * length * images
             kind, count = sums(q, short)
             near = share_near(q, call.sigma, cut) if kind == "four" else 1.0
-            counts[f"fused.{kind}"] += read(count, length, near) * passes * images
+            places = read(count, length, near) * images
+            counts[f"fused.{kind}"] += passes * places
             if respond == "mixed":
                 for operation, each in mixing(group.r)[1].items():
                     counts[operation] += each * images
@@ -73,11 +79,21 @@ class SparseRows(Fused):
             why += f", {sums(q, True)[1] / length:.1f} as differences" if short else ""
             why += fours(q, near) if kind == "four" else ""
             why += "; two passes, since responses mix normalised posteriors" if passes == 2 else ""
-            yield cls(
+            offer = cls(
                 respond=respond, sigma=call.sigma, estimators=length, images=images, counts=dict(counts),
                 **cls.room(groups, call, settings, slots), why=why,
                 error=rounding(group, call) if short else 0.0, cut=cut, short=short,
             )
+            yield offer
+            size = 4 * -(-length // FOUR) * FOUR * (images + LANES)            # bytes of a noisy image's distances
+            at_once = min(call.batch, int(settings.memory - offer.memory) // size)
+            if passes == 2 and at_once > 0 and reduction.wants == "answers":   # attribution asks all of a batch at once
+                counts[f"fused.{kind}"] -= places
+                counts["fused.element"] += length * images
+                yield replace(
+                    offer, counts=dict(counts), keeps=True, batch=at_once, memory=offer.memory + at_once * size,
+                    why=why + f", which have distances in memory, {at_once} noisy images at a time",
+                )
 
     def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:
         return RowsRun(self, groups, z, reduction, total)
@@ -154,6 +170,10 @@ def mixing(r: Response) -> tuple[bool | None, dict[str, float]]:
 class RowsRun(FusedRun):
     """Sparse rows at work."""
 
+    def __init__(self, offer: Fused, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> None:
+        super().__init__(offer, groups, z, reduction, total)
+        self.distances: dict[int, np.ndarray] = {}      # by where a stretch begins
+
     def query(self) -> NamedTuple:
         from fpmc.engine.simd import kernels
 
@@ -163,7 +183,16 @@ class RowsRun(FusedRun):
         if (kept := _rows.get(q)) is None or kept[0] != short:
             _rows[q] = short, build((q.values if isinstance(q, Precisions) else q.dense()).flatten(1), short)
         span, sigma, cut = q.channels * q.height * q.width, self.offer.sigma, self.offer.cut
-        return kernels.Rows(span, centred_at(sigma), leaves(sigma, cut), _rows[q][1])
+        return kernels.Rows(span, centred_at(sigma), leaves(sigma, cut), _rows[q][1], NOT_KEPT)
+
+    def query_of(self, part: Lanes, first: bool) -> NamedTuple:
+        """With distances of these images, which the first pass writes and the second one reads, if it comes after."""
+        if not getattr(self.offer, "keeps", False):
+            return self.q
+        place, rows = part.first + part.begin, -(-len(self.groups[0]) // FOUR) * FOUR
+        if first:
+            self.distances[place] = np.empty((len(self.z), len(part.stretch.blocks), rows * LANES), np.float32)
+        return self.q._replace(kept=self.distances.get(place, NOT_KEPT))
 
     def response(self) -> Any:
         """By output value; posteriors are at most 1, so differences lose nothing."""

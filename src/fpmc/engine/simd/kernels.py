@@ -38,6 +38,8 @@ class Rows(NamedTuple):
     centre: bool                                        # likewise
     leaves: bool                                        # images that are too far to count, before all places are read
     rows: NamedTuple                                    # `sparse.Sparse` or `mirrors.Mirrors`
+    kept: np.ndarray                                    # float32 (B, blocks, rows·LANES): distances, for the second
+                                                        # pass; of length 0: not kept
 
 
 @njit(**KERNEL)
@@ -234,7 +236,7 @@ def rows_posterior(stretch, first, last, asked, sums, q):
     """Posterior sums of rows."""
     x = np.empty(stretch.blocks.shape[1], np.float32)
     s = np.empty(q.span * LANES, np.float32)
-    room, once = room_for(q.rows), read_once(asked, sums)
+    room, once, keep = room_for(q.rows), read_once(asked, sums), len(q.kept) > 0
     floor = np.empty(count(q.rows) if q.leaves else 0, np.float32)
     for j in range(first, last):
         if not once:
@@ -247,9 +249,10 @@ def rows_posterior(stretch, first, last, asked, sums, q):
                 differences(asked.z[b], x, s, q.centre)
             for row in range(len(floor)):
                 floor[row] = sums.top[b, row] - asked.cut
-            sums_of(s, q.rows, room, prior, asked.scale, floor)
+            found = q.kept[b, j] if keep else room[0]
+            sums_of(s, q.rows, (found, room[1], room[2]), prior, asked.scale, floor)
             sums.alive[b, j] = update(
-                room[0], prior, asked.scale, x, asked.cut, sums.ends, sums.slots, sums.top[b], sums.mass[b],
+                found, prior, asked.scale, x, asked.cut, sums.ends, sums.slots, sums.top[b], sums.mass[b],
                 sums.moment[b],
             )
 
@@ -260,7 +263,7 @@ def rows_respond(stretch, first, last, asked, norm, q, r, wanted):
     x = np.empty(stretch.blocks.shape[1], np.float32)
     s = np.empty(q.span * LANES, np.float32)
     room, mixing = room_for(q.rows), room_for(r)
-    p, mixed = room[0][: count(q.rows) * LANES], mixing[0][: count(r) * LANES]
+    p, mixed, kept = room[0][: count(q.rows) * LANES], mixing[0][: count(r) * LANES], len(q.kept) > 0
     floor, none = np.empty(count(q.rows) if q.leaves else 0, np.float32), np.empty(0, np.float32)
     for j in range(first, last):
         if not norm.alive[:, j].any():
@@ -270,10 +273,11 @@ def rows_respond(stretch, first, last, asked, norm, q, r, wanted):
         for b in range(len(asked.z)):
             if norm.alive[b, j] == 0:
                 continue
-            differences(asked.z[b], x, s, q.centre)
-            for row in range(len(floor)):
-                floor[row] = norm.top[b, row] - asked.cut
-            sums_of(s, q.rows, room, prior, asked.scale, floor)
-            posterior(p, prior, asked.scale, asked.cut, norm.top[b], norm.share[b], p)
+            if not kept:
+                differences(asked.z[b], x, s, q.centre)
+                for row in range(len(floor)):
+                    floor[row] = norm.top[b, row] - asked.cut
+                sums_of(s, q.rows, room, prior, asked.scale, floor)
+            posterior(q.kept[b, j] if kept else p, prior, asked.scale, asked.cut, norm.top[b], norm.share[b], p)
             sums_of(p, r, mixing, prior, asked.scale, none)
             deliver(mixed, x, 0, b, j, wanted)
