@@ -1,8 +1,8 @@
 """Translated sources where noise is strong (ELS; App. A.2.2): each patch distance from the one before it.
 
 Images are in the vector lanes. Σ (z − x)² is Σ z², the same for all patches that a pixel is compared with, and
-Σ x(x − 2z). So distances here are less Σ z² (`Query` is of them, and so are `Patches`), and a pair of pixels costs two
-multiplications for each channel. For rows that are dy apart, `down` has for every pixel i of a row of z and every dx
+Σ x(x − 2z). So all distances here, those in `Patches` too, are less Σ z², and a pair of pixels costs one multiplication
+for each channel. For rows that are dy apart, `down` has for every pixel i of a row of z and every dx
 that sum over the rows of a patch: one row further, those of the new row are added and those of the last one taken away,
 for four pixels of z at a time. Along the columns it goes the same way, all dx one after the other. What is taken away
 leaves its rounding behind, which only the noise makes small.
