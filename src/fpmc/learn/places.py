@@ -62,11 +62,12 @@ class Places:
         channel = np.full(len(q), -1)
         if len(q) == 1 and bool((q == 1).all()):        # the same denoiser, written with an estimator for each block
             down, across = (np.arange(size) // BLOCK for size in (height, width))
-            block = torch.from_numpy(down[:, None] * (across[-1] + 1) + across)
-            r = (block == torch.arange(block.max() + 1)[:, None, None]).float()[:, None]
+            rows, columns = int(down[-1]) + 1, int(across[-1]) + 1
+            block = torch.from_numpy(down[:, None] * columns + across)
+            r = (block == torch.arange(rows * columns)[:, None, None]).float()[:, None]
             q, channel = q.expand(len(r), -1, -1, -1), np.full(len(r), -1)
-            y, x = (np.minimum(np.arange(each[-1] + 1) * BLOCK + BLOCK // 2, each.size - 1) for each in (down, across))
-            y, x = np.repeat(y, len(x)), np.tile(x, len(y))
+            y = np.minimum(np.arange(rows) * BLOCK + BLOCK // 2, height - 1).repeat(columns)
+            x = np.tile(np.minimum(np.arange(columns) * BLOCK + BLOCK // 2, width - 1), rows)
         elif isinstance(group.q, Squares) and len(group.q) == len(q):
             rows, columns = (group.q.starts(size).numpy() + group.q.size // 2 for size in (height, width))
             y, x = np.repeat(rows, len(columns)), np.tile(columns, len(rows))
