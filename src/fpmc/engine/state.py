@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-NEGLIGIBLE = 1e-25                                      # weights below are 0, beside one that is 1
+from fpmc.engine.simd import NEGLIGIBLE
 
 
 @dataclass(frozen=True)

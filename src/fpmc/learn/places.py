@@ -22,7 +22,7 @@ from fpmc.methods.wiener import wiener_matrix
 
 NEAR = 3                                                # displacements up to here have a class each
 RINGS = (0, 1, 2, 3, 5, 8, 12, 1 << 15)                 # the last distance of each ring
-BLOCK = 4                                               # pixels a side that share an estimator of the whole image
+COARSE = 4                                              # pixels a side that share an estimator of the whole image
 BINS = (0.01, 0.02, 0.04, 0.07, 0.12, 0.2, 0.35, 0.55, 0.8)    # of a Wiener row, relative to its maximum
 
 
@@ -42,8 +42,8 @@ class Places:
     def of(cls, collection: Collection) -> Places:
         """The places of a collection's estimators; one that sees the whole image is taken as one for each small block.
 
-        Where noise is so strong that all is seen, neighbours listen alike, and one for each pixel would cost 16 times
-        as much.
+        Where noise is so strong that all is seen, neighbours listen alike; one for each pixel took seven times as long
+        to learn.
         """
         (group, *others), (channels, height, width) = collection.groups, collection.shape
         if others or not isinstance(group.source, Source):
@@ -61,13 +61,13 @@ class Places:
         number = np.arange(len(q))
         channel = np.full(len(q), -1)
         if len(q) == 1 and bool((q == 1).all()):        # the same denoiser, written with an estimator for each block
-            down, across = (np.arange(size) // BLOCK for size in (height, width))
+            down, across = (np.arange(size) // COARSE for size in (height, width))
             rows, columns = int(down[-1]) + 1, int(across[-1]) + 1
             block = torch.from_numpy(down[:, None] * columns + across)
             r = (block == torch.arange(rows * columns)[:, None, None]).float()[:, None]
             q, channel = q.expand(len(r), -1, -1, -1), np.full(len(r), -1)
-            y = np.minimum(np.arange(rows) * BLOCK + BLOCK // 2, height - 1).repeat(columns)
-            x = np.tile(np.minimum(np.arange(columns) * BLOCK + BLOCK // 2, width - 1), rows)
+            y = np.minimum(np.arange(rows) * COARSE + COARSE // 2, height - 1).repeat(columns)
+            x = np.tile(np.minimum(np.arange(columns) * COARSE + COARSE // 2, width - 1), rows)
         elif isinstance(group.q, Squares) and len(group.q) == len(q):
             rows, columns = (group.q.starts(size).numpy() + group.q.size // 2 for size in (height, width))
             y, x = np.repeat(rows, len(columns)), np.tile(columns, len(rows))

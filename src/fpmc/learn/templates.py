@@ -96,8 +96,10 @@ class Draft:
     def full_error(self) -> float:
         """On all of the held-out images."""
         everything = np.ones((len(self.check), self.dimension), bool)
-        one = Estimators.of(self.q[:1], np.ones((1, self.r.shape[1])), self.dimension) if self.alike else None
-        return float(self.problem(self.check, everything).errors(one or self.estimators()).mean())
+        estimators = self.estimators()
+        if self.alike:
+            estimators = Estimators.of(self.q[:1], np.ones((1, self.r.shape[1])), self.dimension)
+        return float(self.problem(self.check, everything).errors(estimators).mean())
 
     def held_error(self, q: np.ndarray | None = None) -> float:
         """On blocks of them."""

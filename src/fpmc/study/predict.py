@@ -26,7 +26,7 @@ from fpmc.core.response import Response, Responses, SameAsQ, one_hot
 from fpmc.engine import Call, cost
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
-from fpmc.learn.places import BLOCK
+from fpmc.learn.places import COARSE
 from fpmc.methods.multiscale import multiscale
 from fpmc.methods.schedules import resolve
 from fpmc.methods.table1 import nearest
@@ -43,7 +43,7 @@ ALIKE = 0.25                                            # of that, where all est
 WINDOW = 50                                             # entries that templates ask for beside those of q
 GROWN = (3, 100)                                        # q that is learned has so many times its entries, and so many
 MOMENT = 0.1                                            # seconds that a measurement takes at least
-_planned: WeakKeyDictionary[Lab, dict[tuple[str, float], dict[str, float]]] = WeakKeyDictionary()    # `per_image`
+_planned: WeakKeyDictionary[Lab, dict[tuple[Method, float], dict[str, float]]] = WeakKeyDictionary()     # `per_image`
 
 
 def samples(lab: Lab, method: Method, seeds: int) -> Work:
@@ -103,7 +103,7 @@ def _templates(lab: Lab, method: Method, like: Collection) -> Work:
     settings, (group, *_) = lab.scale.tuning, like.groups
     asked = settings.pool + settings.validation
     whole = len(group) == 1                             # learned as one for each block
-    rows = math.ceil(lab.side / BLOCK) ** 2 if whole else len(group)
+    rows = math.ceil(lab.side / COARSE) ** 2 if whole else len(group)
     entries = rows * (group.q.entries / len(group) + WINDOW * group.q.channels)
     passes = PASSES[method.soft] * (ALIKE if whole else 1)
     amounts = {"tile.entry": passes * entries * len(lab.images) * asked, "network": float(asked)}
@@ -121,7 +121,7 @@ def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:
         more += method.amount if method.augment else 0
         method = replace(method, augment=None)
     method = replace(method, schedule="", target=None)  # a calibrated schedule is not known yet
-    key = (method.slug, sigma)
+    key = (Method.of(method.settings()), sigma)
     if key not in known:
         known[key] = {}
         for step in _collection(lab, method, sigma).plan(Call(sigma, BATCH)).steps:

@@ -21,6 +21,7 @@ from fpmc.engine.kernels.layout import Lanes, Layout, pixels_of, stretches
 from fpmc.engine.kernels.offer import Members, Offer, Run, weight_of, weighted
 from fpmc.engine.reduce import Part, Reduction
 from fpmc.engine.settings import Call, Settings
+from fpmc.engine.simd import LANES
 from fpmc.engine.state import State
 
 UNIT = 127.5                                            # bytes per unit of the images
@@ -51,8 +52,8 @@ class Fused(Offer):
         source, length = groups[0].source, sum(len(group) for group in groups)
         dimension, threads = math.prod(groups[0].shape), settings.threads or torch.get_num_threads()
         images = len(getattr(source, "base", source))  # pyright: ignore[reportArgumentType]
-        block = 16 * dimension
-        work = threads * (4 * call.batch * (2 * length + slots) + 4 * (2 * block + 16 * length)) + also
+        block = LANES * dimension
+        work = threads * (4 * call.batch * (2 * length + slots) + 4 * (2 * block + LANES * length)) + also
         layout = Layout.within(settings.memory - work, images * dimension, block)
         return {"threads": threads, "layout": layout, "memory": work + layout.memory}
 
@@ -136,8 +137,8 @@ class FusedRun(Run):
                 blocks = len(part.stretch.blocks)
                 seen = self.alive.get(part.first + part.begin)
                 norm = lanes.Norm(top, mass, np.full((batch, blocks), EVERY, np.uint32) if seen is None else seen)
-                shares = np.zeros((batch, blocks * lanes.LANES if wants == "shares" else 0), np.float32)
-                size = blocks * self.width() * lanes.LANES if wants == "weights" else 0
+                shares = np.zeros((batch, blocks * LANES if wants == "shares" else 0), np.float32)
+                size = blocks * self.width() * LANES if wants == "weights" else 0
                 weights = np.zeros((batch, size), np.float32)
 
                 q = self.query_of(part, False)
@@ -149,9 +150,8 @@ class FusedRun(Run):
 
                 share(work, answers, blocks)
                 if wants == "shares":
-                    weighing = part.stretch.log_weights > lanes.BOTTOM             # exp of nothing is not quite nothing
                     here = slice(part.first + part.begin, part.first + part.end)
-                    result[:, here] = torch.from_numpy((shares * weighing)[:, part.begin : part.end])
+                    result[:, here] = torch.from_numpy(shares[:, part.begin : part.end])
                 elif wants == "weights":
                     result = result + self.reduction.sums(self._part(weights, part))
         if wants == "answers":
@@ -160,8 +160,6 @@ class FusedRun(Run):
 
     def _part(self, weights: np.ndarray, part: Lanes) -> Part:
         """Weights as they come out of the kernel, of the images that count."""
-        from fpmc.engine.simd.lanes import LANES
-
         rows, (height, width) = self.width(), self.groups[0].shape[1:]
         blocks = torch.from_numpy(weights).view(len(weights), -1, rows, LANES).transpose(2, 3).flatten(1, 2)
         w = blocks[:, part.begin : part.end].unflatten(2, (rows // (height * width), height, width))

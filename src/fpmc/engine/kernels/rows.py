@@ -24,6 +24,7 @@ from fpmc.engine.kernels.layout import Lanes
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of
 from fpmc.engine.reduce import Reduction
 from fpmc.engine.settings import Call, Settings
+from fpmc.engine.simd import LANES
 from fpmc.engine.simd.sparse import DEEPEST, FIRST, FOUR, Sparse, build, work
 
 _counted: WeakKeyDictionary[Precision | Response, dict[bool, tuple[str, int]]] = WeakKeyDictionary()
@@ -31,7 +32,6 @@ _rows: WeakKeyDictionary[Precision, tuple[bool, Sparse]] = WeakKeyDictionary()  
 _tails: WeakKeyDictionary[Precision, tuple[float, float]] = WeakKeyDictionary()     # see `weight_and_tail`
 _columns: WeakKeyDictionary[Response, Sparse] = WeakKeyDictionary()
 
-LANES = 16                                              # `simd.vector.LANES`, which takes a second to import
 NOT_KEPT = np.empty((0, 0, 0), np.float32)
 SMALL = 1e-3                                            # of the largest entry of a row: what is below is its tail
 
@@ -92,7 +92,7 @@ class SparseRows(Fused):
                 counts["fused.element"] += length * images
                 yield replace(
                     offer, counts=dict(counts), keeps=True, batch=at_once, memory=offer.memory + at_once * size,
-                    why=why + f", which have distances in memory, {at_once} noisy images at a time",
+                    why=f"{why}; distances are kept in between, {at_once} noisy images at a time",
                 )
 
     def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:
@@ -187,7 +187,7 @@ class RowsRun(FusedRun):
 
     def query_of(self, part: Lanes, first: bool) -> NamedTuple:
         """With distances of these images, which the first pass writes and the second one reads, if it comes after."""
-        if not getattr(self.offer, "keeps", False):
+        if not (isinstance(self.offer, SparseRows) and self.offer.keeps):
             return self.q
         place, rows = part.first + part.begin, -(-len(self.groups[0]) // FOUR) * FOUR
         if first:

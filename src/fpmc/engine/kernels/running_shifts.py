@@ -70,6 +70,6 @@ class _RunningShifts(ShiftsRun):
         q = super().query()
         self.posterior, self.weights = running.running_posterior, running.running_weights
         squares = (self.z.double() * UNIT).square().sum(1)
-        inside = nn.functional.avg_pool2d(squares, self.size, stride=1, padding=self.size // 2)
-        self.left_out = self.size**2 * inside.flatten(1)        # Σ z² over the patch of each pixel, cut at the border
+        means = nn.functional.avg_pool2d(squares, self.size, stride=1, padding=self.size // 2)
+        self.left_out = self.size**2 * means.flatten(1)         # Σ z² over the patch of each pixel, cut at the border
         return q

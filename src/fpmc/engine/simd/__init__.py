@@ -10,6 +10,9 @@ import hashlib
 from contextlib import suppress
 from pathlib import Path
 
+LANES = 16                                              # images side by side in a vector
+NEGLIGIBLE = 1e-25                                      # weights below are 0, beside one that is 1, in torch, too
+
 
 def _forget_stale_kernels() -> None:
     here = Path(__file__).parent

@@ -6,6 +6,7 @@ prove. LLVM maps it onto whatever the processor has.
 
 from __future__ import annotations
 
+import math
 import operator
 
 from llvmlite import ir
@@ -13,10 +14,11 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-LANES = 16
+from fpmc.engine.simd import LANES, NEGLIGIBLE
+
 FAST = {"reassoc", "contract", "arcp", "nsz", "nnan", "ninf"}
 KERNEL = {"nogil": True, "cache": True, "fastmath": FAST, "error_model": "numpy"}
-LOWEST = -57.5                                          # e^x is 0 below: products with it would be denormal, so slow
+LOWEST = math.log(NEGLIGIBLE)                           # e^x is 0 below: products with it would be denormal, so slow
 
 _FLAGS = ("contract", "nsz", "nnan", "ninf")
 _REDUCE = ("reassoc", *_FLAGS)
