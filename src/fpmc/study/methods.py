@@ -253,6 +253,7 @@ MOVED = replace(MULTISCALE, name="moved", label="Multi-scale with copies, fitted
 MOVED_CLEAN = replace(
     MULTISCALE_CLEAN, name="moved-clean", label="Multi-scale with copies, fitted to clean images", augment="moved"
 )
+BY_NAME = ("soft-calibrated", MOVED.name, MOVED_CLEAN.name)     # rows that are there if they are asked for
 
 
 def lukoianov(tau: float) -> Method:
@@ -272,10 +273,11 @@ def table_rows(lab: Lab) -> tuple[Method, ...]:
             SOFT, name="soft-synthetic", label=f"PSPC-Flex + soft Q/R + synthetic{some}",
             augment="synthetic", amount=lab.added,
         ),
+        replace(SOFT, name="soft-calibrated", label="PSPC-Flex, calibrated, + soft Q/R", schedule="calibrated"),
         MULTISCALE, MULTISCALE_CLEAN, MOVED, MOVED_CLEAN,
     )
     names = [row.name for row in rows]
     if wrong := [name for name in lab.only if name not in names]:
         raise InputError(f"no row {wrong[0]!r} in the results of these data; there are {', '.join(names)}")
-    wanted = lab.only or [name for name in names if name not in (MOVED.name, MOVED_CLEAN.name)]
+    wanted = lab.only or [name for name in names if name not in BY_NAME]
     return tuple(row for row in rows if row.name in wanted)

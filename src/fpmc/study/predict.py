@@ -84,7 +84,7 @@ def tuning(lab: Lab, method: Method, sigma: float) -> Work:
     """Steps and validations of one level: sums over the support where zeros stay 0, or matrix products."""
     settings = lab.scale.tuning
     if settings.recipe == "templates":
-        return _templates(lab, method, _alike(lab, replace(method, soft=""), sigma))
+        return _templates(lab, method, _alike(lab, replace(method, soft="", schedule="", augment=None), sigma))
     like = _alike(lab, method, sigma)
     images, judged = (min(each or len(lab.images), len(lab.images))
                       for each in (settings.monte_carlo, settings.validation_source))
@@ -106,8 +106,9 @@ def _templates(lab: Lab, method: Method, like: Collection) -> Work:
     rows = math.ceil(lab.side / COARSE) ** 2 if whole else len(group)
     entries = rows * (group.q.entries / len(group) + WINDOW * group.q.channels)
     passes = PASSES[method.soft] * (ALIKE if whole else 1)
-    amounts = {"tile.entry": passes * entries * len(lab.images) * asked, "network": float(asked)}
-    return Work(amounts, 4.0 * len(lab.images) * (lab.dimension + torch.get_num_threads() * min(rows, 1024)))
+    images = len(lab.images) * (1 + (method.amount if method.augment else 0))
+    amounts = {"tile.entry": passes * entries * images * asked, "network": float(asked)}
+    return Work(amounts, 4.0 * images * (lab.dimension + torch.get_num_threads() * min(rows, 1024)))
 
 
 def per_image(lab: Lab, method: Method, sigma: float) -> dict[str, float]:

@@ -39,16 +39,16 @@ KINDS = ("xflip", "yflip", "translate", "rotate", "scale", "synthetic")
 _LAPTOP = Scale(
     name="laptop", seeds=256, expensive_seeds=64, batch=32, els_images=None, points=48, expensive_points=64, draws=2,
     tuning=TEMPLATES,
-    tuned=None, joint=None, retune=False,
-    synthetic=1000, held_out=512,
-    kinds=KINDS, amounts=(0.2, 0.5, 1.0), augmented=(0.14, 1.09, 3.26),
-    calibrated=("pspc_square", "ls", "pspc_flex"), calibration=16, every=2, fit=128,
+    tuned=None, joint=None, retune=True,
+    synthetic=12_000, held_out=512,
+    kinds=KINDS, amounts=(0.2, 0.5, 1.0, 2.0, 4.0), augmented=(0.14, 1.09, 3.26),
+    calibrated=("pspc_square", "ls", "pspc_flex"), calibration=256, every=2, fit=128,
 )
 SCALES = {
     "laptop": _LAPTOP,
     "quick": replace(
         _LAPTOP, name="quick", seeds=32, expensive_seeds=8, els_images=500, points=24, expensive_points=16,
-        tuned=(1.09, 0.14), joint=(3.26, 1.09, 0.585, 0.14), synthetic=256, held_out=256, kinds=("xflip", "rotate"),
+        tuned=(1.09, 0.14), joint=(3.26, 1.09, 0.585, 0.14), retune=False, synthetic=256, held_out=256, kinds=("xflip", "rotate"),
         amounts=(0.5, 1.0), augmented=(1.09,), calibrated=("pspc_square",), calibration=8, every=4, fit=64,
     ),
     "paper": Scale(

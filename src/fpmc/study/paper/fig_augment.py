@@ -79,9 +79,9 @@ def experiment(lab: Lab) -> Experiment:
 
 def _amounts(lab: Lab, kind: str) -> list[float]:
     """There is one reflection of an image; where fewer synthetic images are wanted, all amounts of them are smaller."""
-    amounts = lab.scale.amounts
+    amounts, once = lab.scale.amounts, [amount for amount in lab.scale.amounts if amount <= 1]
     if kind in ("xflip", "yflip"):
-        return [amount for amount in amounts if amount <= 1]
+        return once
     if kind == "synthetic" and lab.scale.synthetic is not None:
-        return [amount * lab.added / amounts[-1] for amount in amounts]
+        return [amount * lab.added / once[-1] for amount in once]
     return list(amounts)

@@ -33,7 +33,8 @@ def experiment(lab: Lab) -> Experiment:
     """Errors of three methods, each as it is, with Q learned, with R learned, and with both."""
     wanted = lab.grid if lab.scale.tuned is None else lab.scale.tuned
     sigmas = list(dict.fromkeys(lab.level(sigma) for sigma in wanted))
-    methods = (PSPC_SQUARE, PSPC_FLEX, lukoianov(lab.policy.tau))
+    every = (PSPC_SQUARE, PSPC_FLEX, lukoianov(lab.policy.tau))
+    methods = [method for method in every if method.name in lab.only] or every
     wants = {
         (method, soft, sigma): tasks.error(lab, replace(method, soft=tasks.learned(lab, method, soft)), sigma)
         for method in methods for soft in LOOKS for sigma in sigmas
