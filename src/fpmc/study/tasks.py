@@ -35,7 +35,8 @@ def needs(lab: Lab, method: Method, sigmas: Iterable[float]) -> tuple[Task, ...]
     """The tasks a method depends on at these noise levels: maps, scores, soft levels, weights, synthetic images."""
     sigmas, found = list(sigmas), []
     if method.schedule:
-        found += [scores(lab, replace(method, schedule=""), sigma) for sigma in sigmas]
+        plain = replace(method, schedule="", soft="", augment=None)
+        found += [scores(lab, plain, sigma) for sigma in sigmas]
     if method.preset == "pspc_flex" and lab.maps is None:
         found += [maps(lab, sigma) for sigma in sigmas if _threshold(lab, method, sigma) < 1]
     if method.soft:
