@@ -6,6 +6,8 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -25,6 +27,7 @@ from fpmc.sampling import initial_noise, sample
 # Torch's CPU generator looks at 32 bits of a seed. The upper half of them is ours, evaluation counts from 0.
 FIRST_SEED = 2**31
 ROOM = 2**21                                            # sampling seeds for each `seed`
+Draw = Callable[[range], np.ndarray]                    # the samples of these sampling seeds, uint8 (n, C, H, W)
 
 
 class Synthetic(ImageSet):
@@ -54,6 +57,7 @@ def synthesize(
     steps: int = 18,
     batch: int = 64,
     device: str | torch.device = "cpu",
+    made: Draw | None = None,                           # where its samples come from, if they have been drawn before
 ) -> Synthetic:
     """`amount` times as many samples of a network as there are images (App. B), by Heun's method (App. C.4).
 
@@ -66,8 +70,23 @@ def synthesize(
     if tuple(shape) != images.shape:
         raise InputError(f"the network makes images of shape {tuple(shape)}, these are {images.shape}")
     kept = Kept(_fingerprint(denoiser, images.shape, device), images.shape, seed, steps)
-    kept.extend(denoiser, size, batch, device)
+    draw = made if made is not None else partial(
+        draw_pixels, denoiser, steps=steps, batch=batch, shape=images.shape, device=device
+    )
+    kept.extend(draw, size, batch)
     return Synthetic(images, kept, amount)
+
+
+def draw_pixels(denoiser: Denoiser, seeds: Sequence[int], **settings: Any) -> np.ndarray:
+    """Samples as bytes, (n, C, H, W)."""
+    out = sample(denoiser, seeds=seeds, **settings)
+    return ((out.images + 1) * 127.5).round().clamp(0, 255).byte().numpy()
+
+
+def sampling_seeds(seed: int, start: int, stop: int) -> range:
+    """The sampling seeds of synthetic images number `start` to below `stop`."""
+    first = FIRST_SEED + seed * ROOM
+    return range(first + start, first + stop)
 
 
 class Kept:
@@ -100,11 +119,10 @@ class Kept:
         return (int(count), digest) if wanted == 0 and digest.hexdigest() == expected else (0, hashlib.sha256())
 
     def seeds(self, start: int, stop: int) -> range:
-        first = FIRST_SEED + self.seed * ROOM
-        return range(first + start, first + stop)
+        return sampling_seeds(self.seed, start, stop)
 
-    def extend(self, denoiser: Denoiser, size: int, batch: int, device: str | torch.device) -> None:
-        """Sample until there are `size`, after any other process that samples here."""
+    def extend(self, draw: Draw, size: int, batch: int) -> None:
+        """Draw until there are `size`, after any other process that draws here."""
         if size > ROOM:
             raise InputError(f"{size} synthetic images are more than the {ROOM} seeds they may use; lower the amount")
         if not (isinstance(batch, Integral) and batch >= 1):
@@ -113,11 +131,11 @@ class Kept:
             return
         held = lock(self.folder, wait=True)
         try:
-            self._extend(denoiser, size, batch, device)
+            self._extend(draw, size, batch)
         finally:
             held.release()
 
-    def _extend(self, denoiser: Denoiser, size: int, batch: int, device: str | torch.device) -> None:
+    def _extend(self, draw: Draw, size: int, batch: int) -> None:
         place = self.folder / "pixels.u8"
         with writing(place):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -127,9 +145,7 @@ class Kept:
             bar.update(done)
             for start in range(done, size, batch):
                 stop = min(start + batch, size)
-                seeds = self.seeds(start, stop)
-                out = sample(denoiser, seeds=seeds, steps=self.steps, batch=batch, shape=self.shape, device=device)
-                pixels = ((out.images + 1) * 127.5).round().clamp(0, 255).byte().numpy()
+                pixels = draw(self.seeds(start, stop))
                 file.seek(start * math.prod(self.shape))
                 file.write(pixels.data)
                 file.flush()

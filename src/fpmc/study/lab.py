@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from fpmc.augmentation.synthetic import synthesize
+from fpmc.augmentation.synthetic import Draw, synthesize
 from fpmc.data import load_images
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
@@ -126,9 +126,11 @@ class Lab:
     tuning = property(lambda self: halves(self.held_out)[0])        # that something may be chosen on
     judging = property(lambda self: halves(self.held_out)[1])       # on which errors are reported
 
-    def synthetic(self, amount: float, seed: int = 0) -> ImageSet:
-        """Samples of the network, kept in the cache folder."""
-        return synthesize(self.images, amount, seed, network=self.network, steps=self.steps, device=self.device)
+    def synthetic(self, amount: float, seed: int = 0, made: Draw | None = None) -> ImageSet:
+        """Samples of the network, kept in the cache folder; `made`: those that have been drawn."""
+        return synthesize(
+            self.images, amount, seed, network=self.network, steps=self.steps, device=self.device, made=made
+        )
 
     def recall(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` makes, or made lately."""

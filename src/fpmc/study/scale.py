@@ -48,7 +48,8 @@ SCALES = {
     "laptop": _LAPTOP,
     "quick": replace(
         _LAPTOP, name="quick", seeds=32, expensive_seeds=8, els_images=500, points=24, expensive_points=16,
-        tuned=(1.09, 0.14), joint=(3.26, 1.09, 0.585, 0.14), retune=False, synthetic=256, held_out=256, kinds=("xflip", "rotate"),
+        tuned=(1.09, 0.14), joint=(3.26, 1.09, 0.585, 0.14), retune=False,
+        synthetic=256, held_out=256, kinds=("xflip", "rotate"),
         amounts=(0.5, 1.0), augmented=(1.09,), calibrated=("pspc_square",), calibration=8, every=4, fit=64,
     ),
     "paper": Scale(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from fpmc.augmentation.synthetic import draw_pixels, sampling_seeds
 from fpmc.core.fpmc import FPMC
 from fpmc.engine import Call
 from fpmc.files import write_checked
@@ -28,6 +29,7 @@ from fpmc.study.lab import HELD_OUT_SEED, Lab
 from fpmc.study.methods import NETWORK, Method
 from fpmc.study.samples import resumed, sample_batch
 
+DRAWN = 250                                             # synthetic images that are drawn, and kept, together
 DENSE = 11                                              # patch sizes up to here are all tried
 
 
@@ -85,15 +87,34 @@ def compute_maps(lab: Lab, inputs: Inputs, scratch: Path, *, sigma: float, draws
 
 def synthetic(lab: Lab, count: int, seed: int) -> Task:
     """Samples of the network, which keep themselves in the cache folder; the result says only which."""
+    batches = [range(start, min(start + DRAWN, count)) for start in range(0, count, DRAWN)]
     return Task(
-        f"synthetic images/seed {seed}", make_synthetic, {"count": count, "seed": seed, "steps": lab.steps},
-        **made_of(lab, NETWORK),
-        predict=lambda: predict.synthetic(lab, count),
+        f"synthetic images/{count:,} of seed {seed}", keep_synthetic, {"count": count, "seed": seed},
+        inputs=tuple(_drawn(lab, sampling_seeds(seed, batch[0], batch[-1] + 1)) for batch in batches),
+        **made_of(lab, NETWORK), predict=lambda: predict.asking(lab, 1),
     )
 
 
-def make_synthetic(lab: Lab, inputs: Inputs, scratch: Path, *, count: int, seed: int, steps: int) -> Made:
-    return Made({}, {"checksum": lab.synthetic(count / len(lab.images), seed).checksum()})
+def keep_synthetic(lab: Lab, inputs: Inputs, scratch: Path, *, count: int, seed: int) -> Made:
+    pixels, first = torch.cat([each["pixels"] for each in inputs.values()]).numpy(), sampling_seeds(seed, 0, 1)[0]
+    found = lab.synthetic(count / len(lab.images), seed, lambda seeds: pixels[seeds[0] - first : seeds[-1] + 1 - first])
+    return Made({}, {"checksum": found.checksum()})
+
+
+def _drawn(lab: Lab, seeds: range) -> Task:
+    """Some of them: processes draw them side by side."""
+    return Task(
+        f"synthetic samples/seeds {seeds[0]}-{seeds[-1]}", draw_synthetic,
+        {"seeds": [seeds[0], seeds[-1] + 1], "steps": lab.steps}, **made_of(lab, NETWORK),
+        predict=lambda: predict.synthetic(lab, len(seeds)),
+    )
+
+
+def draw_synthetic(lab: Lab, inputs: Inputs, scratch: Path, *, seeds: list[int], steps: int) -> Made:
+    made = draw_pixels(
+        lab.network, range(*seeds), steps=steps, batch=BATCH, shape=lab.images.shape, device=lab.device
+    )
+    return Made({"pixels": torch.from_numpy(made)}, {})
 
 
 # Fine-tuning (Sections 4.1, 4.2, App. C.3)

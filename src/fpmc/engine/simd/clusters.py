@@ -15,11 +15,10 @@ import numpy as np
 from numba import njit
 
 from fpmc.engine.simd.columns import aligned, any_less, lowest_bit, power, which_less
-from fpmc.engine.simd.diagonals import INLINE
 from fpmc.engine.simd.gathering import CLUSTER, announce, gather
 from fpmc.engine.simd.patch_sums import closer, empty
 from fpmc.engine.simd.shifts import FAR, LOG2E
-from fpmc.engine.simd.vector import KERNEL, LANES, add_totals, entry, larger, largest, load, splat, total
+from fpmc.engine.simd.vector import INLINE, KERNEL, LANES, add_totals, entry, larger, largest, load, splat, total
 
 EMPTY = 128                                             # clusters between emptyings of the sums into float64
 LOOSE = np.float32(1.001)                               # limits are rounded up: rounding moves the features of a patch

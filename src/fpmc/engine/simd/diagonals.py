@@ -8,9 +8,7 @@ from __future__ import annotations
 from numba import njit
 
 from fpmc.engine.simd.columns import load_at, store_at
-from fpmc.engine.simd.vector import KERNEL, LANES, entry, splat
-
-INLINE = {**KERNEL, "forceinline": True}                # arrays are costly to hand over for one row
+from fpmc.engine.simd.vector import INLINE, LANES, entry, splat
 
 
 @njit(**INLINE)

@@ -11,17 +11,43 @@ import numpy as np
 from numba import njit
 
 from fpmc.engine.simd.sparse import FIRST, FOUR
-from fpmc.engine.simd.vector import KERNEL, entry, larger, largest, load, splat, store
+from fpmc.engine.simd.vector import INLINE, KERNEL, WIDE, entry, larger, largest, load, splat, store
 
 FAR = np.float32(1e30)                                  # the distance of images that were left
+
+
+@njit(**INLINE)
+def four_rows(s, places, values, first, last, start):
+    """Σ values·s[start + places] over the places first … last, for each of four rows.
+
+    Where there are registers for it, places go by two, so that sums need not wait.
+    """
+    a = b = c = d = splat(np.float32(0))
+    e = first
+    if WIDE:
+        i = j = k = m = splat(np.float32(0))
+        while e + 2 <= last:
+            u, w = load(s, start + entry(places, e)), FOUR * e
+            v = load(s, start + entry(places, e + 1))
+            a, i = a + splat(entry(values, w)) * u, i + splat(entry(values, w + 4)) * v
+            b, j = b + splat(entry(values, w + 1)) * u, j + splat(entry(values, w + 5)) * v
+            c, k = c + splat(entry(values, w + 2)) * u, k + splat(entry(values, w + 6)) * v
+            d, m = d + splat(entry(values, w + 3)) * u, m + splat(entry(values, w + 7)) * v
+            e += 2
+        a, b, c, d = a + i, b + j, c + k, d + m
+    while e < last:
+        u, w = load(s, start + entry(places, e)), FOUR * e
+        a, b = a + splat(entry(values, w)) * u, b + splat(entry(values, w + 1)) * u
+        c, d = c + splat(entry(values, w + 2)) * u, d + splat(entry(values, w + 3)) * u
+        e += 1
+    return a, b, c, d
 
 
 @njit(**KERNEL)
 def four_sums(s, rows, target, prior, scale, floor):
     """target[row] = Σ values·s[places] for rows that go four at a time, by parts so that rounding does not pile up.
 
-    Where in no lane any of the four has prior − scale·sum above its `floor`, they are `FAR`; no floor: never. Places
-    go by two, so that sums need not wait.
+    Where in no lane any of the four has prior − scale·sum above its `floor`, they are `FAR`; no floor: never.
     """
     ends, places, values = rows.ends, rows.places, rows.values
     zero, by = splat(np.float32(0)), splat(scale)
@@ -31,22 +57,9 @@ def four_sums(s, rows, target, prior, scale, floor):
         whole, whole_b, whole_c, whole_d = zero, zero, zero, zero
         e = first
         while e < last:
-            a = b = c = d = i = j = k = m = zero
             stop = min(e + FIRST, last)
-            while e + 2 <= stop:
-                u, v, w = load(s, entry(places, e)), load(s, entry(places, e + 1)), FOUR * e
-                a, i = a + splat(entry(values, w)) * u, i + splat(entry(values, w + 4)) * v
-                b, j = b + splat(entry(values, w + 1)) * u, j + splat(entry(values, w + 5)) * v
-                c, k = c + splat(entry(values, w + 2)) * u, k + splat(entry(values, w + 6)) * v
-                d, m = d + splat(entry(values, w + 3)) * u, m + splat(entry(values, w + 7)) * v
-                e += 2
-            if e < stop:
-                u, w = load(s, entry(places, e)), FOUR * e
-                a, b = a + splat(entry(values, w)) * u, b + splat(entry(values, w + 1)) * u
-                c, d = c + splat(entry(values, w + 2)) * u, d + splat(entry(values, w + 3)) * u
-                e += 1
-            whole, whole_b = whole + (a + i), whole_b + (b + j)
-            whole_c, whole_d = whole_c + (c + k), whole_d + (d + m)
+            a, b, c, d = four_rows(s, places, values, e, stop, 0)
+            e, whole, whole_b, whole_c, whole_d = stop, whole + a, whole_b + b, whole_c + c, whole_d + d
             if e == look:
                 look = 2 * look - first
                 best = larger(

@@ -22,11 +22,12 @@ from numba import njit
 
 from fpmc.core.sources import Source, scale
 from fpmc.engine.simd import lanes
+from fpmc.engine.simd.fours import four_rows
 from fpmc.engine.simd.gradients import Entries
 from fpmc.engine.simd.lanes import BOTTOM, NOTHING, lay_out, unpack
 from fpmc.engine.simd.sparse import FOUR, Fours
 from fpmc.engine.simd.tiles import VECTORS, WIDTH, posterior, squares, weigh
-from fpmc.engine.simd.vector import KERNEL, LANES, add_totals, larger, largest, load, splat, store, total
+from fpmc.engine.simd.vector import KERNEL, LANES, add_totals, largest, load, splat, store, total
 
 LEFT_OUT = 1e-3                                         # of a posterior, at most: images that count for nothing
 CHUNK = 4096                                            # images that are laid out at a time
@@ -130,39 +131,28 @@ def slopes(
 
 
 @njit(**KERNEL)
-def keep(u, v, ell, half, kept, top):
-    """Logits of half a tile."""
-    top[ell] = max(top[ell], largest(larger(u, v)))
-    store(kept, VECTORS * ell + half, u)
-    store(kept, VECTORS * ell + half + 1, v)
+def keep(u, ell, n, kept, top):
+    """Logits of one vector of a tile."""
+    top[ell] = max(top[ell], largest(u))
+    store(kept, VECTORS * ell + n, u)
 
 
 @njit(**KERNEL)
 def logits(s, log_weights, tile, scale, ends, places, values, kept, top):
     """kept (rows·WIDTH) = log ν − Σ q (z − x)² / 2σ², and its maximum so far in `top`; `FOUR` rows at a time.
 
-    Neighbours see much the same places: what is read at one is used for all four.
+    Neighbours see much the same places: what is read at one is used for all four. `places` count vectors of s, not
+    dimensions: with the factor in the loop LLVM read every other place wrong on a processor with AVX-512.
     """
     by = splat(scale)
     for g in range(len(ends) - 1):
-        for half in range(0, VECTORS, 2):
-            a = b = c = d = e = f = k = h = splat(np.float32(0))
-            for i in range(ends[g], ends[g + 1]):
-                row = VECTORS * places[i] + half
-                u, v = load(s, row), load(s, row + 1)
-                w = splat(values[i, 0])
-                a, b = a + w * u, b + w * v
-                w = splat(values[i, 1])
-                c, d = c + w * u, d + w * v
-                w = splat(values[i, 2])
-                e, f = e + w * u, f + w * v
-                w = splat(values[i, 3])
-                k, h = k + w * u, h + w * v
-            u, v = load(log_weights, VECTORS * tile + half), load(log_weights, VECTORS * tile + half + 1)
-            keep(u - by * a, v - by * b, FOUR * g, half, kept, top)
-            keep(u - by * c, v - by * d, FOUR * g + 1, half, kept, top)
-            keep(u - by * e, v - by * f, FOUR * g + 2, half, kept, top)
-            keep(u - by * k, v - by * h, FOUR * g + 3, half, kept, top)
+        for n in range(VECTORS):
+            a, b, c, d = four_rows(s, places, values, ends[g], ends[g + 1], n)
+            u = load(log_weights, VECTORS * tile + n)
+            keep(u - by * a, FOUR * g, n, kept, top)
+            keep(u - by * b, FOUR * g + 1, n, kept, top)
+            keep(u - by * c, FOUR * g + 2, n, kept, top)
+            keep(u - by * d, FOUR * g + 3, n, kept, top)
 
 
 @njit(**KERNEL)
@@ -249,7 +239,8 @@ class Tiled:
             fours = Fours.of(row, q.places[here], q.values[here], last - first, span)
             share = np.empty(FOUR * (len(fours.ends) - 1), np.float32)
             kept = self._kept(len(share))
-            weigh_all(self.tiles, log_weights, z, np.float32(0.5 / sigma**2), self.cut, *fours, span, kept, share)
+            rows_of_q = fours.ends, VECTORS * fours.places, fours.values.ravel()
+            weigh_all(self.tiles, log_weights, z, np.float32(0.5 / sigma**2), self.cut, *rows_of_q, span, kept, share)
             wanted = slice(pairs.ends[first], pairs.ends[last])
             ours = (pairs.ends[first : last + 1] - wanted.start, pairs.places[wanted])
             average(self.tiles, kept, share, *ours, means[wanted])

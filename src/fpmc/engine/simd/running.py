@@ -16,10 +16,9 @@ import numpy as np
 from numba import njit
 
 from fpmc.engine.simd.columns import aligned, any_less, power
-from fpmc.engine.simd.diagonals import INLINE
 from fpmc.engine.simd.lanes import unpack
 from fpmc.engine.simd.shifts import BEYOND, LOG2E, empty, nearer, tighten
-from fpmc.engine.simd.vector import KERNEL, LANES, entry, largest, load, smaller, splat, store
+from fpmc.engine.simd.vector import INLINE, KERNEL, LANES, entry, largest, load, smaller, splat, store
 
 AT_ONCE = 4                                             # pixels of a row of z
 SPARE = AT_ONCE - 1                                     # dx on either side that they compute without need

@@ -19,8 +19,8 @@ import numpy as np
 from numba import njit
 
 from fpmc.engine.simd.columns import any_less, load_at, power, store_at
-from fpmc.engine.simd.diagonals import INLINE, step
-from fpmc.engine.simd.vector import KERNEL, LANES, entry, largest, load, splat, store, total
+from fpmc.engine.simd.diagonals import step
+from fpmc.engine.simd.vector import INLINE, KERNEL, LANES, entry, largest, load, splat, store, total
 
 FAR = np.float32(1e30)                                  # no patch is there
 BEYOND = np.float32(1e29)                               # no distance is larger

@@ -10,6 +10,7 @@ import math
 import operator
 
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
@@ -18,6 +19,8 @@ from fpmc.engine.simd import LANES, NEGLIGIBLE
 
 FAST = {"reassoc", "contract", "arcp", "nsz", "nnan", "ninf"}
 KERNEL = {"nogil": True, "cache": True, "fastmath": FAST, "error_model": "numpy"}
+INLINE = {**KERNEL, "forceinline": True}                # arrays are costly to hand over for one row
+WIDE = bool(get_host_cpu_features().get("avx512f"))     # registers for eight sums at a time; else there are for four
 LOWEST = math.log(NEGLIGIBLE)                           # e^x is 0 below: products with it would be denormal, so slow
 
 _FLAGS = ("contract", "nsz", "nnan", "ninf")
