@@ -101,11 +101,15 @@ def test_flex_needs_no_map_where_it_sees_the_whole_image(lab: Lab):
     torch.testing.assert_close(build(lab, PSPC_FLEX, {})(z, 80.0), presets.optimal(lab.images)(z, 80.0))
 
 
-def test_soft_levels_have_the_source_of_their_row_and_binary_ones_stand_in(lab: Lab, tmp_path: Path):
+@pytest.mark.parametrize(("retune", "learned_on"), [(True, "pspc_flex xflip 1 qr"), (False, "pspc_flex qr")])
+def test_soft_levels_have_the_source_of_their_row_and_binary_ones_stand_in(
+    tmp_path: Path, retune: bool, learned_on: str
+):
+    lab = small_lab(scale=replace(TINY, retune=retune))
     sigmas = [lab.level(1.09), lab.level(0.585)]
     soft = replace(PSPC_FLEX, soft="qr", augment="xflip")
     inputs = inputs_of(lab, soft, sigmas, tmp_path)
-    assert [name for name in inputs if name.startswith("soft")] == [f"soft/pspc_flex qr/σ {sigmas[0]:.4g}"]
+    assert [name for name in inputs if name.startswith("soft")] == [f"soft/{learned_on}/σ {sigmas[0]:.4g}"]
     denoiser = build(lab, soft, inputs)
     assert isinstance(denoiser, FPMC)
     (group,) = denoiser.at(sigmas[0]).groups

@@ -18,7 +18,19 @@ from fpmc.engine.simd.lanes import (
     update,
 )
 from fpmc.engine.simd.sums import count, room_for, sums_of
-from fpmc.engine.simd.vector import KERNEL, LANES, exp, exp_one, largest, load, load_pixels, splat, store, total
+from fpmc.engine.simd.vector import (
+    CENTRE,
+    KERNEL,
+    LANES,
+    exp,
+    exp_one,
+    largest,
+    load,
+    load_pixels,
+    splat,
+    store,
+    total,
+)
 
 
 class Boxes(NamedTuple):
@@ -58,9 +70,10 @@ def one_posterior(stretch, first, last, asked, sums, q):
     lanes = np.zeros(rows * LANES, np.float32)
     s = np.empty(LANES, np.float32)
     top, mass, moment = sums.top[0, 0], sums.mass[0, 0], sums.moment[0]
+    z = asked.z[0] + np.float32(CENTRE)                 # bytes are compared as they are
     for j in range(first, last):
         block = stretch.blocks[j]
-        all_sum(asked.z[0], block, q.reference, s)
+        all_sum(z, block, q.reference, s)
         logit = load(stretch.log_weights, j) - splat(asked.scale) * load(s, 0)
         best = largest(logit)
         if best < top - asked.cut:
@@ -106,6 +119,7 @@ def whole_respond(stretch, first, last, asked, norm, q, r, wanted):
     x = np.empty(stretch.blocks.shape[1], np.float32)
     s = np.empty(LANES, np.float32)
     mixed = np.empty(len(r) * LANES, np.float32)
+    once, z = len(asked.z) == 1, asked.z[0] + np.float32(CENTRE)               # the same rounding as in the first pass
     for j in range(first, last):
         if not norm.alive[:, j].any():
             continue
@@ -113,7 +127,10 @@ def whole_respond(stretch, first, last, asked, norm, q, r, wanted):
         for b in range(len(asked.z)):
             if norm.alive[b, j] == 0:
                 continue
-            all_sum(asked.z[b], x, q.reference, s)
+            if once:
+                all_sum(z, stretch.blocks[j], q.reference, s)
+            else:
+                all_sum(asked.z[b], x, q.reference, s)
             posterior(s, load(stretch.log_weights, j), asked.scale, asked.cut, norm.top[b], norm.share[b], s)
             for k in range(len(r)):
                 store(mixed, k, splat(r[k]) * load(s, 0))

@@ -28,6 +28,7 @@ from fpmc.engine.simd.vector import (
     exp_one,
     largest,
     load,
+    load_as_is,
     load_pixels,
     splat,
     store,
@@ -209,7 +210,9 @@ def row_sums(s, rows, target, prior, scale, floor):
 
 @njit(**KERNEL)
 def all_sum(z, x, reference, target):
-    """target[0] = Σ (z − x)² − reference over all dimensions, by parts of 64 as above; x in bytes or unpacked.
+    """target[0] = Σ (z − x)² − reference over all dimensions, by parts of 64 as above.
+
+    x unpacked, or in bytes, which are as they are: z is `CENTRE` more then, so that there is nothing to take away.
 
     What rounding takes from the sum of the parts is added to the next one (Kahan), so that what is near the reference
     keeps the digits in which images differ.
@@ -220,13 +223,13 @@ def all_sum(z, x, reference, target):
         b = splat(np.float32(0))
         p, stop = start, min(start + 64, len(z))
         while p + 2 <= stop:
-            d = splat(z[p]) - load_pixels(x, p)
+            d = splat(z[p]) - load_as_is(x, p)
             a = a + d * d
-            d = splat(z[p + 1]) - load_pixels(x, p + 1)
+            d = splat(z[p + 1]) - load_as_is(x, p + 1)
             b = b + d * d
             p += 2
         if p < stop:
-            d = splat(z[p]) - load_pixels(x, p)
+            d = splat(z[p]) - load_as_is(x, p)
             a = a + d * d
         part = (a + b) - lost
         more = whole + part

@@ -21,6 +21,7 @@ FAST = {"reassoc", "contract", "arcp", "nsz", "nnan", "ninf"}
 KERNEL = {"nogil": True, "cache": True, "fastmath": FAST, "error_model": "numpy"}
 INLINE = {**KERNEL, "forceinline": True}                # arrays are costly to hand over for one row
 WIDE = bool(get_host_cpu_features().get("avx512f"))     # registers for eight sums at a time; else there are for four
+CENTRE = 127.5                                          # of bytes: what is taken from them, exact in float32
 LOWEST = math.log(NEGLIGIBLE)                           # e^x is 0 below: products with it would be denormal, so slow
 
 _FLAGS = ("contract", "nsz", "nnan", "ninf")
@@ -86,19 +87,25 @@ def entry(context, array, index):
     return array.dtype(array, types.intp), generate
 
 
-@intrinsic
-def load_pixels(context, array, row):
-    """Row `row` of a flat array of `LANES` columns: floats as they are, bytes as u − 127.5."""
-    def generate(context, builder, signature, args):
-        kind = _FLOATS if signature.args[0].dtype == types.float32 else _BYTES
-        value = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], kind))
-        value.align = 4 if kind is _FLOATS else 1
-        if kind is _FLOATS:
-            return value
-        half = ir.Constant(_FLOATS, [127.5] * LANES)
-        return builder.fsub(builder.uitofp(builder.zext(value, _INTEGERS), _FLOATS), half)
+def _loader(centre: float):
+    @intrinsic
+    def load_some(context, array, row):
+        def generate(context, builder, signature, args):
+            kind = _FLOATS if signature.args[0].dtype == types.float32 else _BYTES
+            value = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], kind))
+            value.align = 4 if kind is _FLOATS else 1
+            if kind is _FLOATS:
+                return value
+            value = builder.sitofp(builder.zext(value, _INTEGERS), _FLOATS)
+            return builder.fsub(value, _constant(centre)) if centre else value
 
-    return VECTOR(array, types.intp), generate
+        return VECTOR(array, types.intp), generate
+
+    return load_some
+
+
+load_pixels = _loader(CENTRE)                           # a row of a flat array: floats as they are, bytes as u − CENTRE
+load_as_is = _loader(0.0)                               # bytes as u
 
 
 @intrinsic
