@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
+from numba.core.errors import NumbaTypeError
 
 from engine.contract import EngineContract
 from engine.problems import Problem, close, problems, truth
@@ -25,7 +26,7 @@ from fpmc.engine.kernels import rows
 from fpmc.engine.simd.boxes import patches, spread, windows
 from fpmc.engine.simd.lanes import lay_out
 from fpmc.engine.simd.sparse import DEEPEST, EVERYTHING, build
-from fpmc.engine.simd.vector import KERNEL, LANES, LOWEST, exp, load, store
+from fpmc.engine.simd.vector import KERNEL, LANES, LOWEST, entry, exp, load, store
 from fpmc.errors import InputError
 from fpmc.images import ImageSet
 
@@ -63,6 +64,17 @@ def test_patches_with_a_stride_and_their_transpose(height: int, width: int, data
         weight, target = random.random(height * width, np.float32), np.ones((height * width, LANES), np.float32)
         spread(sums.ravel(), rows, columns, size, q.stride, weight, target.ravel(), height, width, across)
         np.testing.assert_allclose(target, 1 + weight[:, None] * (dense.T @ sums), rtol=1e-5)
+
+
+def test_strided_arrays_are_refused_where_strides_are_not_looked_at() -> None:
+    @njit(**{**KERNEL, "cache": False})
+    def third(values):
+        return entry(values, 2)
+
+    pairs = np.arange(12)
+    assert third(pairs) == 2
+    with pytest.raises(NumbaTypeError, match="side by side"):
+        third(pairs[::2])
 
 
 def test_exp_is_good_to_two_parts_in_ten_million() -> None:

@@ -8,7 +8,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fpmc.engine.simd.vector import _BYTES, _FLAGS, _FLOATS, _INTEGERS, KERNEL, LANES, VECTOR, _constant
+from fpmc.engine.simd.vector import _BYTES, _FLAGS, _FLOATS, _INTEGERS, KERNEL, LANES, VECTOR, _constant, elements_of
 
 LINE = 64                                               # bytes of a line of cache
 
@@ -22,7 +22,7 @@ def aligned(count):
 
 
 def _address(context, builder, array_type, array, index):
-    data = cgutils.create_struct_proxy(array_type)(context, builder, array).data
+    data = elements_of(context, builder, array_type, array)
     return builder.bitcast(builder.gep(data, [index]), _FLOATS.as_pointer())
 
 
@@ -52,7 +52,7 @@ def copy_bytes(context, source, start, target, to):
     """`LANES` bytes from one flat uint8 array to another."""
     def generate(context, builder, signature, args):
         def place(kind, array, index):
-            data = cgutils.create_struct_proxy(kind)(context, builder, array).data
+            data = elements_of(context, builder, kind, array)
             return builder.bitcast(builder.gep(data, [index]), _BYTES.as_pointer())
 
         value = builder.load(place(signature.args[0], args[0], args[1]))
@@ -67,7 +67,7 @@ def copy_bytes(context, source, start, target, to):
 def prefetch(context, array, index):
     """An element of a flat uint8 array will be read soon."""
     def generate(context, builder, signature, args):
-        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+        data = elements_of(context, builder, signature.args[0], args[0])
         place, number = builder.gep(data, [args[1]]), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")

@@ -142,7 +142,7 @@ def logits(s, log_weights, tile, scale, ends, places, values, kept, top):
     """kept (rows·WIDTH) = log ν − Σ q (z − x)² / 2σ², and its maximum so far in `top`; `FOUR` rows at a time.
 
     Neighbours see much the same places: what is read at one is used for all four. `places` count vectors of s, not
-    dimensions: with the factor in the loop LLVM read every other place wrong on a processor with AVX-512.
+    dimensions.
     """
     by = splat(scale)
     for g in range(len(ends) - 1):

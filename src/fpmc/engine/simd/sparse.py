@@ -42,7 +42,7 @@ class Fours(NamedTuple):
         """Of entries, and with rows without any, as many as are missing to a multiple of `FOUR`."""
         values = np.zeros((-(-rows // FOUR), span, FOUR), np.float32)
         values[row // FOUR, place, row % FOUR] = value
-        four, places = values.any(2).nonzero()
+        four, places = np.divmod(np.flatnonzero(values.any(2)), span)          # `nonzero` would give strided arrays
         ends = np.concatenate([[0], np.bincount(four, minlength=len(values)).cumsum()])
         return cls(ends, places, values[four, places])
 

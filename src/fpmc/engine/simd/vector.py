@@ -13,6 +13,7 @@ from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.errors import NumbaTypeError
 from numba.extending import intrinsic, models, overload, register_model
 
 from fpmc.engine.simd import LANES, NEGLIGIBLE
@@ -59,9 +60,16 @@ def _splat(builder, value):
     )
 
 
+def elements_of(context, builder, array_type, array):
+    """Where the elements of an array begin, which must be side by side: what is loaded here knows of no strides."""
+    if array_type.layout != "C":
+        raise NumbaTypeError(f"vectors are loaded from arrays whose elements are side by side, not from {array_type}")
+    return cgutils.create_struct_proxy(array_type)(context, builder, array).data
+
+
 def _pointer(context, builder, array_type, array, index, kind):
     """The address of `LANES` consecutive elements of a flat array, from `index` rows of `LANES` on."""
-    data = cgutils.create_struct_proxy(array_type)(context, builder, array).data
+    data = elements_of(context, builder, array_type, array)
     offset = builder.mul(index, ir.Constant(index.type, LANES))
     return builder.bitcast(builder.gep(data, [offset]), kind.as_pointer())
 
@@ -81,7 +89,7 @@ def load(context, array, row):
 def entry(context, array, index):
     """array[index] for an index that is not negative: numba would look, at a third of the cost of a sparse sum."""
     def generate(context, builder, signature, args):
-        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+        data = elements_of(context, builder, signature.args[0], args[0])
         return builder.load(builder.gep(data, [args[1]]))
 
     return array.dtype(array, types.intp), generate
@@ -115,7 +123,7 @@ def transpose_bytes(context, source, start, pitch, target, row):
     Rows i and i + LANES/2 interleaved, four times over, are the transpose of 16 rows of 16.
     """
     def generate(context, builder, signature, args):
-        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+        data = elements_of(context, builder, signature.args[0], args[0])
         rows = []
         for i in range(LANES):
             offset = builder.add(args[1], builder.mul(args[2], ir.Constant(args[2].type, i)))
@@ -234,7 +242,7 @@ def add_totals(context, array, index, a, b, c, d):
 
         ab, cd = (fold(four(x), four(y), [0, 1, 4, 5], [2, 3, 6, 7]) for x, y in (args[2:4], args[4:6]))
         sums = fold(ab, cd, [0, 2, 4, 6], [1, 3, 5, 7])
-        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+        data = elements_of(context, builder, signature.args[0], args[0])
         place = builder.bitcast(builder.gep(data, [args[1]]), sums.type.as_pointer())
         before = builder.load(place)
         before.align = 4
