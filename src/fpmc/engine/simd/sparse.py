@@ -61,6 +61,11 @@ class Fours(NamedTuple):
         return Sparse(count, self.ends, none, self.places.astype(np.int32), self.values.ravel(), none)
 
 
+def binary(matrix: Tensor) -> bool:
+    """Whether all entries are 0 or 1."""
+    return matrix.dtype == torch.bool or bool(((matrix == 0) | (matrix == 1)).all())
+
+
 def choose(matrix: Tensor, short: bool) -> tuple[np.ndarray, int]:
     """What each row is added to, int64 (rows,), and how many entries that makes; not `short`: every row to nothing.
 
@@ -68,12 +73,12 @@ def choose(matrix: Tensor, short: bool) -> tuple[np.ndarray, int]:
     a chain of those: neighbours, along a row of pixels and across, and no sum so deep that rounding would pile up.
     """
     own = matrix.count_nonzero(1)
-    if not short or not bool(((matrix == 0) | (matrix == 1)).all()):
+    if not short or not binary(matrix):
         return np.full(len(matrix), NOTHING), int(own.sum())
     lacks = matrix.shape[1] - own
     lengths, bases = torch.minimum(own, lacks), torch.where(lacks < own, EVERYTHING, NOTHING)
     rows = torch.arange(1, len(matrix))
-    change = (matrix[1:] != matrix[:-1]).sum(1)
+    change = (matrix[1:] != matrix[:-1]).count_nonzero(1)
     follows = (rows % CHAIN != 0) & (change < lengths[1:])
     lengths[1:][follows], bases[1:][follows] = change[follows], rows[follows] - 1
 
@@ -94,36 +99,41 @@ def in_fours(matrix: Tensor) -> int:
     return int(there.view(len(there) // FOUR, FOUR, matrix.shape[1]).any(1).sum())
 
 
+def worth(matrix: Tensor, entries: int) -> int:
+    """Places of four rows each, where to read these is faster than entry by entry; else 0."""
+    places = 0 if binary(matrix) else in_fours(matrix)
+    return places if entries > WORTH * places else 0
+
+
 def work(matrix: Tensor, short: bool) -> tuple[str, int]:
     """What the sums of all rows take: entries, one by one, or places of four rows each."""
     entries = choose(matrix, short)[1]
-    if not bool(((matrix == 0) | (matrix == 1)).all()):
-        places = in_fours(matrix)
-        if entries > WORTH * places:
-            return "four", places
-    return "entry", entries
+    places = worth(matrix, entries)
+    return ("four", places) if places else ("entry", entries)
 
 
 def build(matrix: Tensor, short: bool) -> Sparse:
     """The rows of a matrix."""
-    bases, _ = choose(matrix, short)
+    bases, count = choose(matrix, short)
     dense = matrix.numpy()
+    none, every = dense.dtype.type(0), dense.dtype.type(1)
     ends, turns, places, values = [0], [], [], []
     for entries, base in zip(dense, bases):
-        change = entries.astype(np.float32)
-        if base != NOTHING:
-            change = change - (1 if base == EVERYTHING else dense[base])
-        more, less = np.flatnonzero(change > 0), np.flatnonzero(change < 0)
+        before = none if base == NOTHING else every if base == EVERYTHING else dense[base]
+        more, less = np.flatnonzero(entries > before), np.flatnonzero(entries < before)
         places += [more, less]
-        values += [change[more], change[less]]
+        if base == NOTHING:
+            values += [entries[more].astype(np.float32), entries[less].astype(np.float32)]
+        else:                                           # all are 0 or 1
+            values += [np.ones(len(more), np.float32), np.full(len(less), -1, np.float32)]
         turns.append(ends[-1] + len(more))
         ends.append(turns[-1] + len(less))
-    every, where = np.concatenate(values), np.concatenate(places)
-    if work(matrix, short)[0] == "four":
-        fours = Fours.of(np.repeat(np.arange(len(dense)), np.diff(ends)), where, every, *dense.shape)
+    value, where = np.concatenate(values), np.concatenate(places)
+    if worth(matrix, count):
+        fours = Fours.of(np.repeat(np.arange(len(dense)), np.diff(ends)), where, value, *dense.shape)
         return fours.by_weight().rows(len(dense))
-    unit = bool((np.abs(every) == 1).all())
+    unit = bool((np.abs(value) == 1).all())
     return Sparse(
-        len(dense), np.array(ends), np.array(turns), where.astype(np.int32), np.zeros(0, np.float32) if unit else every,
+        len(dense), np.array(ends), np.array(turns), where.astype(np.int32), np.zeros(0, np.float32) if unit else value,
         bases,
     )
