@@ -148,7 +148,7 @@ def weight_of(group: Group, total: Tensor) -> Tensor:
     return (1 / total) if group.weight is None else group.weight.to(total) / total
 
 
-def cut_of(source: Discrete, passes: int, settings: Settings, copies: int = 1) -> float:
+def cut_of(source: Discrete, passes: int, settings: Settings, copies: float = 1) -> float:
     """Nats below the largest logit from which images are passed over: they hold a share below the tolerance."""
     return math.inf if settings.exact else math.log(len(source) * copies * passes / settings.tolerance)
 

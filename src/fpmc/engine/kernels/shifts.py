@@ -84,12 +84,12 @@ class ShiftsRun(FusedRun):
                     self.posterior(stretch.blocks, stretch.log_weights, first, last, self.noisy, own, self.q)
 
                 share(work, sums, len(part.stretch.blocks))
-        return reduce(State.merge, map(self._sums, sums))
+        return reduce(State.merge, (self._sums(own, self.left_out) for own in sums))
 
-    def _sums(self, patches: Any) -> State:
+    def _sums(self, patches: Any, left_out: Tensor | float) -> State:
         near, mass, moment = (torch.from_numpy(each).double() for each in (patches.near, patches.mass, patches.moment))
         owner = torch.arange(near.shape[1]).repeat_interleave(self.z.shape[1])
-        top = -self.noisy.scale * (near + self.left_out)
+        top = -self.noisy.scale * (near + left_out)
         return State(torch.where(mass > 0, top, -torch.inf), mass, moment / UNIT, owner)
 
     def second(self, begin: int, end: int, state: State) -> Tensor:

@@ -98,6 +98,15 @@ def which_less(context, a, b):
 
 
 @intrinsic
+def if_less(context, a, b, value):
+    """The value where a < b, else 0, lane by lane."""
+    def generate(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered("<", args[0], args[1], flags=_FLAGS), args[2], _constant(0.0))
+
+    return VECTOR(VECTOR, VECTOR, VECTOR), generate
+
+
+@intrinsic
 def lowest_bit(context, bits):
     """The place of the lowest bit that is set; some must be."""
     def generate(context, builder, signature, args):

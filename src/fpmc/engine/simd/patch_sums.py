@@ -11,11 +11,12 @@ from fpmc.engine.simd.vector import KERNEL
 
 @njit(**KERNEL)
 def closer(least, at, scale, margin, near, best, limit, mass, moment, sums):
-    """`shifts.refer`, of these sums, too."""
+    """`shifts.refer`, of these sums, too; what they were multiplied with."""
     channels = len(moment) // len(mass)
     fade = np.float32(refer(least, at, scale, margin, near, best, limit, mass, moment))
     for c in range(at * (1 + channels), (at + 1) * (1 + channels)):
         sums[c] *= fade
+    return fade
 
 
 @njit(**KERNEL)

@@ -12,7 +12,7 @@ import operator
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba import njit, types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.core.errors import NumbaTypeError
 from numba.extending import intrinsic, models, overload, register_model
 
@@ -21,7 +21,9 @@ from fpmc.engine.simd import LANES, NEGLIGIBLE
 FAST = {"reassoc", "contract", "arcp", "nsz", "nnan", "ninf"}
 KERNEL = {"nogil": True, "cache": True, "fastmath": FAST, "error_model": "numpy"}
 INLINE = {**KERNEL, "forceinline": True}                # arrays are costly to hand over for one row
-WIDE = bool(get_host_cpu_features().get("avx512f"))     # registers for eight sums at a time; else there are for four
+_told = config.CPU_NAME is not None or config.CPU_FEATURES is not None          # by NUMBA_CPU_NAME, NUMBA_CPU_FEATURES
+# registers for eight sums at a time; else there are for four
+WIDE = "+avx512f" in (config.CPU_FEATURES or "") if _told else bool(get_host_cpu_features().get("avx512f"))
 CENTRE = 127.5                                          # of bytes: what is taken from them, exact in float32
 LOWEST = math.log(NEGLIGIBLE)                           # e^x is 0 below: products with it would be denormal, so slow
 
