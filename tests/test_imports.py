@@ -23,3 +23,10 @@ def test_a_collection_needs_no_network_and_no_augmentation() -> None:
 
 def test_importing_the_package_imports_no_torch() -> None:
     assert "torch" not in modules("import fpmc")
+
+
+def test_networks_load_without_the_compiler() -> None:
+    """A product of tensors without memory would import it, for more than a second."""
+    found = modules("import fpmc\nfor name in ('fashion-ddpmpp', 'fashion-ncsnpp'): fpmc.load_network(name)")
+    assert "torch" in found
+    assert "torch._dynamo" not in found

@@ -7,9 +7,9 @@ distances are computed: by differences, as exactly as anywhere, or where the noi
 the work; then all distances here are without the norm of the noisy patch, as in `running`. Limits are those of
 `shifts`; clusters come in random order, so that they tighten soon.
 
-Limits are such that all patches might be just beyond them, and most are far beyond. So they take half of what may be
-passed over, and the other half is an account: what a noisy patch sums up fills it, and a cluster within the limit is
-passed over all the same if the most it can hold is a small part of what is in the account, and is paid from it.
+Limits are such that all patches might be just beyond them, and most are far beyond. So they take a tenth of what may be
+passed over, and the rest is an account: what a noisy patch sums up fills it, and a cluster within the limit is passed
+over all the same if the most it can hold is a small part of what is in the account, and is paid from it.
 """
 
 from __future__ import annotations
