@@ -2,11 +2,13 @@
 
     python benchmarks/finetuning.py [--outdir runs/finetuning] [--methods pspc_square pspc_flex lukoianov]
                                     [--sigmas 0.14 0.585 1.92] [--steps 2000] [--polish 20] [--train 200000]
+                                    [--threads 1]
 
 Fashion-MNIST averaged to 14×14, 2,000 images as source, one noise level at a time. The network is a small one that is
 trained first and kept in --outdir. Errors are those to the network on 500 noisy test images that neither recipe has
 seen; seconds are processor time of everything a recipe does, its own validation too, judging left out. With --polish,
-some steps of the paper's recipe, at a lower rate, follow the templates.
+some steps of the paper's recipe, at a lower rate, follow the templates. A file for each method and noise level goes to
+--outdir; what is there is not computed again, so that two processes may share the work, and a table and a plot of all.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ def curve(
 
 
 def compare(
-    name: str, sigma: float, net: Any, images: ImageSet, test: ImageSet, steps: int, polish: int
+    name: str, sigma: float, net: Any, images: ImageSet, test: ImageSet, steps: int, polish: int, kept: Path
 ) -> dict[str, Any]:
     """The curves of both recipes, and of one after the other."""
     tuning, judging = halves(test)
@@ -98,10 +100,13 @@ def compare(
             continue
         goes_on = recipe == "polished"                  # from where templates ended
         level = Level.start(reached if goes_on else start, sigma, settings)
-        found[recipe] = list(curve(level, net, images, tuning, judge, spent if goes_on else 0.0))
+        found[recipe] = []
+        for seconds, error in curve(level, net, images, tuning, judge, spent if goes_on else 0.0):
+            found[recipe].append((seconds, error))
+            print(f"{name}, σ {sigma}, {recipe}, step {level.step}: {error:.5f} after {seconds:.1f} s", flush=True)
         reached, spent = level.result, found[recipe][-1][0]
-        seconds, error = found[recipe][-1]
-        print(f"{name}, σ {sigma}, {recipe}: {found[recipe][0][1]:.5f} → {error:.5f} in {seconds:.1f} s", flush=True)
+        found[f"steps of {recipe}"] = level.step
+    kept.write_text(json.dumps(found, indent=1))
     return found
 
 
@@ -128,24 +133,32 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000, help="of the paper's recipe; 0: templates alone")
     parser.add_argument("--polish", type=int, default=20, help="steps of the paper's recipe after templates; 0: none")
     parser.add_argument("--train", type=int, default=200_000, help="images that the network sees")
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     options.outdir.mkdir(parents=True, exist_ok=True)
     everything = halved("train")
     net = network(everything, options.train, options.outdir / "network.safetensors")
-    images, found = everything.subset(slice(2000)), []
-    for name in options.methods:
-        for sigma in options.sigmas:
-            found.append(compare(name, sigma, net, images, halved("test"), options.steps, options.polish))
-            (options.outdir / "finetuning.json").write_text(json.dumps(found, indent=1))
+    images = everything.subset(slice(2000))
+    for sigma in options.sigmas:
+        for name in options.methods:
+            kept = options.outdir / f"{name}-{sigma:g}.json"
+            if not kept.exists():
+                compare(name, sigma, net, images, halved("test"), options.steps, options.polish, kept)
+    cases = (options.outdir / f"{name}-{sigma:g}.json" for name in METHODS for sigma in SQUARES)
+    found = [json.loads(case.read_text()) for case in cases if case.exists()]
     draw(found).savefig(options.outdir / "finetuning.png", dpi=120)
     recipes = ("templates", "polished", "paper")
-    lines = [f"| method | σ | binary | {' | s | '.join(recipes)} | s |", "|---" * (3 + 2 * len(recipes)) + "|"]
+    heads = [head for recipe in recipes for head in (recipe, f"seconds of {recipe}")]
+    rows = [["method", "σ", "binary", *heads, "steps of paper"]]
     for each in found:
         ends = [each.get(recipe, [(float("nan"),) * 2])[-1] for recipe in recipes]
-        cells = " | ".join(f"{error:.5f} | {seconds:.1f}" for seconds, error in ends)
-        lines.append(f"| {each['method']} | {each['sigma']} | {each['templates'][0][1]:.5f} | {cells} |")
-    (options.outdir / "table.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+        numbers = [text for seconds, error in ends for text in (f"{error:.5f}", f"{seconds:.0f}")]
+        start = f"{each['templates'][0][1]:.5f}"
+        rows.append([each["method"], f"{each['sigma']:g}", start, *numbers, str(each.get("steps of paper", ""))])
+    text = "".join(",".join(row) + "\n" for row in rows)
+    (options.outdir / "finetuning.csv").write_text(text)
+    print(text)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
 """Samples at 64×64 in colour with the paper's tables for FFHQ: every method of Table 1 but ELS, from scenes made here.
 
     python benchmarks/scenes64.py [--images 10000] [--steps 40] [--batch 4] [--only ls wiener] [--outdir runs/scenes64]
+        [--table docs/results/scenes64.csv]
 
 Seconds per noisy image and call as the sampler asks, at every noise level, and the largest deviation from the float64
 engine at these levels with the first images as source. Run it alone. A grid of the samples and results.json go to
---outdir; methods that are in it already are not sampled again.
+--outdir; methods that are in it already are not sampled again. --table writes what the manual quotes, without the
+first level, at which kernels are compiled.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import statistics
 import time
@@ -39,6 +42,10 @@ METHODS: dict[str, Callable[[ImageSet], FPMC]] = {
     "pspc_square": lambda images: presets.pspc_square(images, schedule="ffhq"),
     "pspc_flex": lambda images: presets.pspc_flex(images, schedule="ffhq", maps="wiener"),
     "lukoianov": presets.lukoianov,
+}
+CALLED = {
+    "optimal": "optimal", "wiener": "Wiener", "ls": "LS", "pspc_square": "PSPC-Square",
+    "pspc_flex": "PSPC-Flex (Wiener maps)", "lukoianov": "Lukoianov, τ = 0.05",
 }
 
 
@@ -74,6 +81,22 @@ def deviation(denoiser: FPMC, few: ImageSet, levels: list[float], clean: Tensor)
     return found
 
 
+def tabulate(path: Path, found: dict[str, Any], names: list[str], batch: int) -> None:
+    """A row for each method: seconds at the median, the least and the most of its levels, the deviation, a sample."""
+    headers = ["method", "s/image (median)", "least", "most", "products", "largest deviation", "s/sample"]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(headers)
+        for name in names:
+            row = found[name]
+            _, *levels = row["seconds by level"].values()
+            middle, least, most = statistics.median(levels), min(levels), max(levels)
+            products = middle / found["machine"]["gemm_seconds"]
+            times = [f"{seconds:.3f}" for seconds in (middle, least, most)]
+            others = [f"{products:.2f}", f"{row['largest deviation']:.1e}", f"{row['sample seconds'] / batch:.1f}"]
+            writer.writerow([CALLED[name], *times, *others])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=10_000)
@@ -82,13 +105,14 @@ def main() -> None:
     parser.add_argument("--checked", type=int, default=64, help="images of the comparison with float64")
     parser.add_argument("--only", nargs="*", choices=METHODS, default=list(METHODS))
     parser.add_argument("--outdir", type=Path, default=Path("runs/scenes64"))
+    parser.add_argument("--table", type=Path)
     options = parser.parse_args()
     options.outdir.mkdir(parents=True, exist_ok=True)
     results = options.outdir / "results.json"
     found: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
     every = scenes(options.images + 1, 64)
     images, few, clean = every.subset(slice(1, None)), every.subset(slice(1, 1 + options.checked)), every.scaled([0])
-    found["machine"] = asdict(measure_machine())
+    found.setdefault("machine", asdict(measure_machine()))
     levels = [sigma for sigma in levels_of(options.steps) if sigma > 0]
     for name in options.only:
         file = options.outdir / f"{name}.pt"
@@ -107,6 +131,8 @@ def main() -> None:
             f"{options.batch} samples {row['sample seconds']:.0f} s, deviation {row['largest deviation']:.1e}, "
             f"peak {row['peak GiB']:.2f} GiB", flush=True,
         )
+    if options.table:
+        tabulate(options.table, found, options.only, options.batch)
     rows = {"training images": images.scaled(slice(options.batch))}
     rows |= {name: torch.load(options.outdir / f"{name}.pt", weights_only=True).float() for name in options.only}
     image_grid(rows).save(options.outdir / "grid.png")
