@@ -218,6 +218,8 @@ class Precisions(Precision, kind="precisions"):
         if self.values.dtype == torch.bool or self.values.requires_grad:
             return self
         rows = self.values.flatten(1)
+        if bool(((rows > budget) | (rows == 0)).all()):
+            return self
         values = rows.double().sort(dim=1).values       # of any type
         last = (values.cumsum(1) <= budget).sum(1, keepdim=True)
         least = torch.nn.functional.pad(values, (0, 1), value=torch.inf).gather(1, last)

@@ -125,9 +125,10 @@ def _used(thing: Any, node: ast.AST, found: dict[str, str]) -> Iterator[Any]:
     else:
         cells = {name: cell.cell_contents for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or ())}
         scope = {**thing.__globals__, **cells}
-    attributes = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
-    values = {each.id: scope[each.id] for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in scope}
-    for each in ast.walk(node):                         # imported where it is needed
+    parts = [each for each in ast.walk(node) if isinstance(each, ast.Attribute | ast.Name | ast.ImportFrom)]
+    attributes = {each.attr for each in parts if isinstance(each, ast.Attribute)}
+    values = {each.id: scope[each.id] for each in parts if isinstance(each, ast.Name) and each.id in scope}
+    for each in parts:                                  # imported where it is needed
         if isinstance(each, ast.ImportFrom):
             values |= dict(_imported(each, str(scope.get("__package__"))))
     for kind in _annotations(node, scope):              # of parameters: what is called of them

@@ -13,7 +13,7 @@ from fpmc.report.page import page
 from fpmc.report.run import RunDirectory, environment, versions
 from fpmc.report.table import clock
 from fpmc.study import predict
-from fpmc.study.graph import Cache, Results, Task, ordered, run
+from fpmc.study.graph import Cache, Results, Task, Work, ordered, run
 from fpmc.study.lab import Lab
 from fpmc.study.paper import Experiment
 
@@ -33,7 +33,7 @@ def forecast(lab: Lab, experiments: Sequence[Experiment], cache: Cache) -> list[
     """What `reproduce` would do, by kind of task, on this machine."""
     tasks = tasks_of(experiments)
     works = {task.key: task.predict() for task in tasks}
-    seconds = predicted(lab, tasks, cache)
+    seconds = predicted(lab, tasks, cache, works)
     kinds: dict[str, list[str]] = {}
     for task in tasks:
         kinds.setdefault(task.kind, []).append(task.key)
@@ -79,9 +79,11 @@ def tasks_of(experiments: Iterable[Experiment]) -> list[Task]:
     return ordered(task for experiment in experiments for task in experiment.tasks)
 
 
-def predicted(lab: Lab, tasks: Sequence[Task], cache: Cache) -> dict[str, float]:
+def predicted(
+    lab: Lab, tasks: Sequence[Task], cache: Cache, works: Mapping[str, Work] | None = None
+) -> dict[str, float]:
     """Seconds of the tasks that have no result yet, by key; corrected by what others of their kind really took."""
-    work = {task.key: task.predict() for task in tasks}
+    work = works or {task.key: task.predict() for task in tasks}
     timed = predict.measure(lab, sorted({kind for each in work.values() for kind in each.amounts}))
     expected = {key: predict.seconds(each, timed) for key, each in work.items()}
     ratios: dict[str, list[float]] = {}

@@ -6,6 +6,7 @@ All of it is kept with what it belongs to.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
     from fpmc.engine.simd.mirrors import Mirrors
 
 
+FAR_OFF = 1 / 18                                        # moves a logit by 1 nat at least, since z − x reaches 6 σ
+
+
 class Split(NamedTuple):
     """What mirrors make of a matrix."""
 
     off: float                                          # Σ |q − its mean over all mirrors|, of the worst row
     weight: float                                       # Σ q of the heaviest row
-    places: int                                         # of four rows each
+    places: int                                         # of four rows each; 0 if nobody can want them
 
 
 _splits: WeakKeyDictionary[Precision | Response, dict[bool, Split]] = WeakKeyDictionary()
@@ -42,10 +46,18 @@ def size_of(part: Precision | Response) -> tuple[int, int]:
     return height, width
 
 
-def ways(part: Precision | Response) -> tuple[bool, ...]:
-    """Without the diagonal; with it where the image is square."""
+def ways(part: Precision | Response, most: float) -> Iterator[tuple[bool, Split]]:
+    """Without the diagonal, and with it where the image is square, if `part` is off by so much at most.
+
+    The mean over more mirrors is at least half as far from it.
+    """
     height, width = size_of(part)
-    return (False, True) if height == width else (False,)
+    for diagonal in (False, True) if height == width else (False,):
+        found = split(part, diagonal)
+        if found.off <= most:
+            yield diagonal, found
+        elif found.off > 2 * most:
+            return
 
 
 def matrix_of(part: Precision | Response) -> Tensor:
@@ -62,8 +74,8 @@ def split(part: Precision | Response, diagonal: bool) -> Split:
     if diagonal not in known:
         matrix, how = matrix_of(part), (*size_of(part), diagonal)
         mean = mirrors.mirrored(matrix, *how)
-        off = (matrix - mean).abs().sum(1).max().item()
-        known[diagonal] = Split(off, mean.sum(1).max().item(), mirrors.places(mean, *how))
+        off = (matrix - mean).abs_().sum(1).max().item()
+        known[diagonal] = Split(off, mean.sum(1).max().item(), mirrors.places(mean, *how) if off < FAR_OFF else 0)
     return known[diagonal]
 
 

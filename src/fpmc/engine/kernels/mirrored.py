@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fpmc.core.precision import Full, Squares
 from fpmc.core.sources import Discrete
-from fpmc.engine.kernels.folding import build, pixelwise, split, ways
+from fpmc.engine.kernels.folding import build, pixelwise, ways
 from fpmc.engine.kernels.fused import Fused
 from fpmc.engine.kernels.offer import Members, Offer, Run, cut_of, respond_of
 from fpmc.engine.kernels.rows import NOT_KEPT, RowsRun, centred_at, mixing, nats, sums
@@ -45,11 +45,8 @@ class Mirrored(Fused):
         passes = 2 if respond == "mixed" else 1
         dimension, cut = math.prod(group.shape), cut_of(source, passes, settings)
         slots = {"owned": dimension, "means": length * dimension, "mixed": dimension}[respond]
-        for diagonal in ways(q):
-            part = split(q, diagonal)
-            moved = part.off * call.reach**2 / (2 * call.sigma**2)
-            if moved > (0.0 if settings.exact else settings.nats):
-                continue
+        moves = call.reach**2 / (2 * call.sigma**2)     # a logit, for what q is off by
+        for diagonal, part in ways(q, 0.0 if settings.exact else settings.nats / moves):
             counts = {
                 "fused.element": float(passes * dimension * images),
                 "fused.fold": float(passes * length * images),
@@ -70,7 +67,7 @@ class Mirrored(Fused):
             yield cls(
                 respond=respond, sigma=call.sigma, estimators=length, images=images, counts=counts,
                 **cls.room(groups, call, settings, slots), why=why,
-                error=moved + lost, cut=cut, diagonal=diagonal,
+                error=part.off * moves + lost, cut=cut, diagonal=diagonal,
             )
 
     def start(self, groups: Members, z: Tensor, reduction: Reduction, total: Tensor) -> Run:

@@ -161,9 +161,8 @@ def mixing(r: Response) -> tuple[bool | None, dict[str, float]]:
     """The cheapest way to mix posteriors, by mirrors with the diagonal or without, or None: row by row; its counts."""
     kind, count = sums(r, True)
     found: list[tuple[bool | None, dict[str, float]]] = [(None, {f"fused.{kind}": float(count)})]
-    for diagonal in folding.ways(r) if kind == "four" and folding.pixelwise(r) else ():
-        if (part := folding.split(r, diagonal)).off == 0:
-            found.append((diagonal, {"fused.four": float(part.places), "fused.fold": float(len(r))}))
+    for diagonal, part in folding.ways(r, 0.0) if kind == "four" and folding.pixelwise(r) else ():
+        found.append((diagonal, {"fused.four": float(part.places), "fused.fold": float(len(r))}))
     return min(found, key=lambda way: cost.seconds(way[1]))
 
 

@@ -44,9 +44,9 @@ def mirrored(matrix: Tensor, height: int, width: int, diagonal: bool) -> Tensor:
     """The mean of a matrix (pixels, pixels) over reflections of both, bit by bit the same in all."""
     whole = matrix.double().view(height, width, height, width)
     for axis in (0, 1):
-        whole = (whole + whole.flip(axis, axis + 2)) / 2
+        whole = whole.flip(axis, axis + 2).add_(whole).div_(2)
     if diagonal:
-        whole = (whole + whole.permute(1, 0, 3, 2)) / 2
+        whole = (whole + whole.permute(1, 0, 3, 2)).div_(2)
     return whole.reshape(matrix.shape)
 
 
