@@ -89,11 +89,37 @@ def test_ctrl_c_is_one_even_if_a_library_makes_another_error_of_it(monkeypatch, 
 
     module.main = main  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "fpmc.cli.doctor", module)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)             # a command does not give it back
     before = signal.getsignal(signal.SIGINT)
     code, _, err = fpmc("doctor")
     assert code == 130
     assert "the same command goes on" in err
     assert signal.getsignal(signal.SIGINT) is before
+
+
+HALF_MADE = """
+import os, signal, sys, types
+import fpmc.cli
+
+class HalfMade:
+    def __init__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        self.handle = 0
+
+    def __del__(self):
+        self.handle
+
+doctor = types.ModuleType("fpmc.cli.doctor")
+doctor.main = lambda args: HalfMade()
+sys.modules["fpmc.cli.doctor"] = doctor
+sys.exit(fpmc.cli.main(["doctor"]))
+"""
+
+
+def test_ctrl_c_is_quiet_about_what_was_half_made():
+    done = subprocess.run([sys.executable, "-c", HALF_MADE], capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert done.stderr == "\nfpmc: interrupted; the same command goes on where it stopped\n"
 
 
 def test_what_torch_says_of_its_own_insides_is_not_shown(monkeypatch, fpmc):

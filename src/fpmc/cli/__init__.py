@@ -105,6 +105,7 @@ def _listening() -> Iterator[list[int]]:
 
     def heard(number: int, _: object) -> None:
         asked.append(number)
+        sys.unraisablehook = lambda _: None             # objects that are half made complain as they go
         raise KeyboardInterrupt
 
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or current_thread() is not main_thread():
