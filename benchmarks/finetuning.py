@@ -8,7 +8,8 @@ Fashion-MNIST averaged to 14×14, 2,000 images as source, one noise level at a t
 trained first and kept in --outdir. Errors are those to the network on 500 noisy test images that neither recipe has
 seen; seconds are processor time of everything a recipe does, its own validation too, judging left out. With --polish,
 some steps of the paper's recipe, at a lower rate, follow the templates. A file for each method and noise level goes to
---outdir; what is there is not computed again, so that two processes may share the work, and a table and a plot of all.
+--outdir, and a table and a plot of all; what is there is not computed again, whatever the other settings were, so that
+two processes may share the work once the network is there.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def curve(
 
 
 def compare(
-    name: str, sigma: float, net: Any, images: ImageSet, test: ImageSet, steps: int, polish: int, kept: Path
+    name: str, sigma: float, net: Any, images: ImageSet, test: ImageSet, steps: int, polish: int
 ) -> dict[str, Any]:
     """The curves of both recipes, and of one after the other."""
     tuning, judging = halves(test)
@@ -106,7 +107,6 @@ def compare(
             print(f"{name}, σ {sigma}, {recipe}, step {level.step}: {error:.5f} after {seconds:.1f} s", flush=True)
         reached, spent = level.result, found[recipe][-1][0]
         found[f"steps of {recipe}"] = level.step
-    kept.write_text(json.dumps(found, indent=1))
     return found
 
 
@@ -144,7 +144,8 @@ def main() -> None:
         for name in options.methods:
             kept = options.outdir / f"{name}-{sigma:g}.json"
             if not kept.exists():
-                compare(name, sigma, net, images, halved("test"), options.steps, options.polish, kept)
+                case = compare(name, sigma, net, images, halved("test"), options.steps, options.polish)
+                kept.write_text(json.dumps(case, indent=1))
     cases = (options.outdir / f"{name}-{sigma:g}.json" for name in METHODS for sigma in SQUARES)
     found = [json.loads(case.read_text()) for case in cases if case.exists()]
     draw(found).savefig(options.outdir / "finetuning.png", dpi=120)

@@ -34,6 +34,7 @@ from fpmc.images import ImageSet
 from fpmc.report.grid import image_grid
 from fpmc.sampling import EVALUATION_FROM, levels_of
 from fpmc.study.bench import measure_machine
+from fpmc.study.methods import LS, OPTIMAL, PSPC_FLEX, PSPC_SQUARE, WIENER, lukoianov
 
 METHODS: dict[str, Callable[[ImageSet], FPMC]] = {
     "optimal": presets.optimal,
@@ -43,10 +44,7 @@ METHODS: dict[str, Callable[[ImageSet], FPMC]] = {
     "pspc_flex": lambda images: presets.pspc_flex(images, schedule="ffhq", maps="wiener"),
     "lukoianov": presets.lukoianov,
 }
-CALLED = {
-    "optimal": "optimal", "wiener": "Wiener", "ls": "LS", "pspc_square": "PSPC-Square",
-    "pspc_flex": "PSPC-Flex (Wiener maps)", "lukoianov": "Lukoianov, τ = 0.05",
-}
+CALLED = {row.preset: row.label for row in (OPTIMAL, WIENER, LS, PSPC_SQUARE, PSPC_FLEX, lukoianov(0.05))}
 
 
 def sampled(denoiser: FPMC, steps: int, batch: int) -> tuple[Tensor, dict[str, Any]]:
@@ -112,7 +110,8 @@ def main() -> None:
     found: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
     every = scenes(options.images + 1, 64)
     images, few, clean = every.subset(slice(1, None)), every.subset(slice(1, 1 + options.checked)), every.scaled([0])
-    found.setdefault("machine", asdict(measure_machine()))
+    if "machine" not in found:
+        found["machine"] = asdict(measure_machine())
     levels = [sigma for sigma in levels_of(options.steps) if sigma > 0]
     for name in options.only:
         file = options.outdir / f"{name}.pt"

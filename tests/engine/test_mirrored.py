@@ -216,3 +216,19 @@ def test_the_plan_takes_mirrors_where_they_are_exact_enough() -> None:
     moved = Precisions(discs(28, 28, 4.0).roll(1, 3))                          # beside the pixels that it answers for
     (step,) = Collection(moved, pixel(28, 28), images).plan(Call(1.09), Settings(backend="numba")).steps
     assert step.kernel == "rows"
+
+
+def test_mirrors_that_are_not_looked_at_would_be_off_too_far():
+    """More mirrors are off by half as much at least, also where axes leave rows as they are and the diagonal not."""
+    random, found = torch.Generator().manual_seed(0), []
+    for size in (3, 4):
+        any_rows = torch.rand(size**2, size**2, generator=random)
+        for matrix in (any_rows, any_rows**8, mirrors.mirrored(any_rows, size, size, False).float()):
+            q = Precisions(matrix.view(-1, 1, size, size))
+            off = [folding.split(q, way).off for way in (False, True)]
+            assert off[1] >= off[0] / 2
+            for most in (0.0, off[0] / 3, *off):
+                kept = [way for way, _ in folding.ways(q, most)]
+                assert kept == [way for way in (False, True) if off[way] <= most]
+                found.append(len(kept))
+    assert set(found) == {0, 1, 2}

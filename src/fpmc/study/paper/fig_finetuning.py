@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -49,7 +50,7 @@ def experiment(lab: Lab) -> Experiment:
                 changes = {soft: 100 * (e - found[""]) / found[""].mean() for soft, e in found.items()}
                 rows.append((
                     method.label, f"{sigma:.3g}",
-                    *(plus_minus(e.mean().item(), standard_error(e), 5) for e in found.values()),
+                    *(_error(e.mean().item(), standard_error(e)) for e in found.values()),
                     *(plus_minus(changes[soft].mean().item(), standard_error(changes[soft]), 1) for soft in SOFT),
                 ))
                 records += [
@@ -76,6 +77,11 @@ def experiment(lab: Lab) -> Experiment:
         )
 
     return Experiment(list(wants.values()), show)
+
+
+def _error(mean: float, se: float) -> str:
+    """Errors go from 1e-6 to 1e-1: with as many digits as show two of the standard error."""
+    return plus_minus(mean, se, max(5, 1 - math.floor(math.log10(se))) if se > 0 else 5)
 
 
 def how(tuning: Tuning) -> str:
